@@ -19,15 +19,14 @@ COMPILE = "compiler"
 STORE = "store or rendezvous"
 TEARDOWN = "exception handler or teardown"
 CHILD = "child process"
-IMPORT = "import of modules"
-NETWORK = "network"
-SLEEP = "sleep"
+IMPORT, NETWORK, SLEEP = "import of modules", "network", "sleep"
 PROMPT = "waits for somebody to type"
 REQUESTS = "wait for requests"
 PYTHON = "own code"
 THREAD = "a thread beside the main one, whose stack is not shown"
 THREAD_OF_NCCL = "a thread that NCCL started beside the main one, whose stack is not shown"
 CUT = "its innermost calls are not shown"
+TRACEBACK = "traceback"  # as a tool that shows a stack: Python itself
 UNSHOWN = (THREAD, THREAD_OF_NCCL, CUT)  # where the main thread stands is not known
 
 # A rank in one of these may wait for other ranks: a GPU runs collectives, and the backward pass reduces gradients.

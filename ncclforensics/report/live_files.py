@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE
+from ncclforensics.analyses.job.ends.exit_rows import IN_TABLE
 from ncclforensics.frames.columns import source_of
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.inputs.file_state import FileState

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, GPU_MEMORY, HOST_MEMORY
+from ncclforensics.analyses.job.ends.exit_rows import EXCEPTION, EXIT, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.analyses.verdict.doubts import Doubt
-from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
 from ncclforensics.analyses.verdict.vocabulary import Basis, Detail, How
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, SHELL, THREADS_LEFT
@@ -106,6 +105,8 @@ def commands(run: Frames, answer: Answer, failed_parts: Mapping[str, str] | None
 
 def _of_part(run: Frames, host: str, kind: str) -> list[Command]:
     """Look at a failed part of a host; nothing is left to see of memory that ran out."""
+    from ncclforensics.analyses.verdict.sources.machines import SHARED_MEMORY, Part
+
     if kind == Part.VOLUME:
         return [Command(host, f"df -h {SHARED_MEMORY}")]
     return [] if kind in (Part.HOST_MEMORY, Part.MEMORY_LIMIT) else [_of_machine(run, host)]

@@ -34,7 +34,6 @@ from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.meanings import Kind as Meaning
 from ncclforensics.report.failed_ranks import ended_by_themselves
 from ncclforensics.rules.finding import Finding, Role, Severity
-from ncclforensics.rules.shared.benchmark_text import called
 
 BENCHMARKS, TRACES = "nccl-tests", "profiler-trace"  # kinds of files
 ENDS_OF_JOBS = ("elastic_failure", "job_end")  # frames of what launchers and schedulers say when a job ends
@@ -229,6 +228,8 @@ def _end(run: Frames) -> str:
 def _reached(run: Frames) -> str:
     """How far the benchmarks came, those that did not end first."""
     rows = run["benchmark_sweep"].sort("is_complete", maintain_order=True)
+    from ncclforensics.rules.shared.benchmark_text import called  # few runs hold benchmarks alone
+
     texts = [f"{called(row)} {_reached_by(row)}" for row in rows.head(MOST_BENCHMARKS).to_dicts()]
     more = [f"{rows.height - MOST_BENCHMARKS} more"] if rows.height > MOST_BENCHMARKS else []
     return ", ".join([*texts, *more]) or "no test has begun"

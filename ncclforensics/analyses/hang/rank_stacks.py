@@ -6,9 +6,16 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ncclforensics.analyses.job.text.stack_lines import TRACEBACK
-from ncclforensics.analyses.job.text.stack_processes import RankIndex
-from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, THREAD, THREAD_OF_NCCL, WAITING, short_name
+from ncclforensics.data.stack_classes import (
+    BLOCKED,
+    MEETINGS,
+    PYTHON,
+    THREAD,
+    THREAD_OF_NCCL,
+    TRACEBACK,
+    WAITING,
+    short_name,
+)
 from ncclforensics.frames.columns import Row, columns_of, typed_rows
 from ncclforensics.frames.registry import analysis
 
@@ -53,6 +60,8 @@ _TOOLS = ("py-spy", "faulthandler", TRACEBACK, "gdb", "eu-stack", "lldb")  # tho
 @analysis(RankStack, of=("stack_process",))
 def rank_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """One row per rank of which there is a stack with frames."""
+    from ncclforensics.analyses.job.text.stack_processes import RankIndex  # most jobs have no stacks
+
     ranks = rank.with_columns(pl.col("host").cast(pl.String)).to_dicts()
     index = RankIndex(ranks)
     jobs = {row["rank_id"]: row["job"] for row in ranks}
@@ -74,6 +83,8 @@ def unranked_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFr
     Folders with equal process ids are of several moments, and not of several hosts, if one of them has all ranks. Where
     no process id is printed, as by faulthandler, the handle of the main thread tells processes apart.
     """
+    from ncclforensics.analyses.job.text.stack_processes import RankIndex  # most jobs have no stacks
+
     index = RankIndex(rank.with_columns(pl.col("host").cast(pl.String)).to_dicts())
     known = stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null())
     unranked = [process for process in known.to_dicts() if index.find(process) is None]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
-from ncclforensics.analyses.job.ends.exit_reports import INTERRUPTS
+from ncclforensics.analyses.job.ends.exit_rows import INTERRUPTS
 from ncclforensics.frames.columns import Category, Large, text_of
 from ncclforensics.frames.registry import analysis
 

@@ -17,8 +17,8 @@ from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.hang.wait_graph import Edge
 from ncclforensics.analyses.hang.watchdog_works import Timeout
 from ncclforensics.analyses.job.calls.call_alignment import Gap
+from ncclforensics.analyses.job.ends.exit_rows import ProcessExit, strongest_reports
 from ncclforensics.analyses.job.ends.failure_events import FailureEvent
-from ncclforensics.analyses.job.ends.process_exits import ProcessExit, strongest_reports
 from ncclforensics.analyses.job.identity.identity import Rank
 from ncclforensics.analyses.job.identity.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.text.torch_text import StoreError, TorchError, TorchSource

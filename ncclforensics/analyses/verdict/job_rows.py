@@ -6,17 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import Edge, edges_of
 from ncclforensics.analyses.job.calls.calls import ARGUMENTS
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import Owner, Row, text_of, typed_rows
 from ncclforensics.grammar.values import numbers_of_ranges
+
+if TYPE_CHECKING:
+    from ncclforensics.analyses.hang.recorder_graph import Recordings
 
 R = TypeVar("R", bound=NamedTuple)
 # Forms of `job_end` of a job that its scheduler or a user ended.
@@ -142,6 +144,8 @@ class TextRows(Rows):
         frames = self.frames
         if not frames["recorded_rank"]["is_used"].any():
             return None
+        from ncclforensics.analyses.hang.recorder_graph import Recordings  # most jobs have no dumps
+
         return Recordings(frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
 
     @cached_property

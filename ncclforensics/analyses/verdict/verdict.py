@@ -15,9 +15,16 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, GPU_ERROR, GPU_MEMORY, HOST_MEMORY, NODE
+from ncclforensics.analyses.job.ends.exit_rows import (
+    EXCEPTION,
+    GPU_ERROR,
+    GPU_MEMORY,
+    HOST_MEMORY,
+    NODE,
+    ProcessExit,
+    end_text,
+)
 from ncclforensics.analyses.job.ends.failure_events import HARD, FailureEvent
-from ncclforensics.analyses.job.ends.process_exits import ProcessExit, end_text
 from ncclforensics.analyses.verdict import agreement
 from ncclforensics.analyses.verdict.answer import Answer, Considered, EvidenceLine, Operation, Unexplained
 from ncclforensics.analyses.verdict.doubts import Cost

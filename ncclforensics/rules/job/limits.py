@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import SIGNAL
+from ncclforensics.analyses.job.ends.exit_rows import SIGNAL
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import first_exits

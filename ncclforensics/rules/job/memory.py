@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, RAY, SIGNAL
-from ncclforensics.analyses.job.ends.process_exits import OUT_OF_MEMORY
+from ncclforensics.analyses.job.ends.exit_rows import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, OUT_OF_MEMORY, RAY, SIGNAL
 from ncclforensics.data.cuda import HARDWARE, HIP, MEMORY, PEER, SELF_EXPLAINED
 from ncclforensics.data.names import shown
 from ncclforensics.data.processes import BUS_ERROR, KILL

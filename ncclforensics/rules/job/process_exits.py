@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import LIBNCCL
-from ncclforensics.analyses.job.ends.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, KERNEL, NODE, NOT_STARTED, SIGNAL
+from ncclforensics.analyses.job.ends.exit_rows import EXCEPTION, EXIT, HOST_MEMORY, KERNEL, NODE, NOT_STARTED, SIGNAL
 from ncclforensics.analyses.job.ends.failure_events import AFTER, LOST
 from ncclforensics.analyses.job.ends.spawned_processes import SPAWN, UNNAMED
 from ncclforensics.analyses.job.text.program_failures import compares_ranks

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import (
-    EVICTED,
+from ncclforensics.analyses.job.ends.exit_reports import EVICTED
+from ncclforensics.analyses.job.ends.exit_rows import (
     EXCEPTION,
     HOST_MEMORY,
     KERNEL,
@@ -15,8 +15,8 @@ from ncclforensics.analyses.job.ends.exit_reports import (
     PYTHON_ERROR,
     SIGNAL,
     UNSHOWN,
+    strongest_of,
 )
-from ncclforensics.analyses.job.ends.process_exits import strongest_of
 from ncclforensics.analyses.job.text.program_failures import topic_of
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, TOPICS
 from ncclforensics.data.names import ranks_text, some_of, without_folders

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import RAISED
+from ncclforensics.analyses.job.ends.exit_rows import RAISED
 from ncclforensics.frames.columns import text_of
 
 

@@ -9,19 +9,17 @@ from itertools import takewhile
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import (
+from ncclforensics.analyses.job.ends.exit_reports import TRACEBACK_LINES, ExitReport, exit_report
+from ncclforensics.analyses.job.ends.exit_rows import (
     EXCEPTION,
     GPU_ERROR,
     KERNEL,
     RAY,
     ROCM,
     SIGNAL,
-    TRACEBACK_LINES,
+    TORCHRUN,
     UNCAUGHT,
-    ExitReport,
-    exit_report,
 )
-from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
 from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
 from ncclforensics.data.processes import (
     ABORT,

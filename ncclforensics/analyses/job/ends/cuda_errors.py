@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import ROCM
+from ncclforensics.analyses.job.ends.exit_rows import ROCM
 from ncclforensics.analyses.job.ends.failure_events import without_registration
 from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIP, HIP_SOURCES, error_kind
 from ncclforensics.frames.columns import ORIGIN, OWNER, PROCESS, text_of

@@ -9,6 +9,26 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.ends.exit_rows import (
+    BROKEN_MEMORY,
+    CAPTURE,
+    EXCEPTION,
+    EXIT,
+    GAVE_UP,
+    GPU_ERROR,
+    GPU_MEMORY,
+    HOST_MEMORY,
+    INTERRUPTS,
+    KERNEL,
+    NODE,
+    OF_CONTAINER,
+    OF_HOST,
+    RAY,
+    SIGNAL,
+    STALLED,
+    TAKEN_DOWN,
+    UNCAUGHT,
+)
 from ncclforensics.analyses.job.ends.failed_commands import runs_no_rank, signal_of_command
 from ncclforensics.analyses.job.text.program_failures import MILD_LEVELS, is_of_others
 from ncclforensics.data.cuda import ERROR_NUMBERS
@@ -33,25 +53,6 @@ from ncclforensics.data.processes import (
 from ncclforensics.frames.columns import Row, text_of
 
 Owner = tuple[str, int]
-
-EXCEPTION = "exception"  # an uncaught Python exception
-GPU_MEMORY = "gpu-memory"  # the GPU ran out of memory
-GPU_ERROR = "gpu-error"  # a CUDA call of the application failed, or ROCm ended it
-HOST_MEMORY = "host-memory"  # the host, the container or the job ran out of memory
-SIGNAL = "signal"  # killed or crashed
-EXIT = "exit"  # exited with an error code
-NODE = "node"  # its node failed
-NOT_STARTED = "not-started"  # its launcher could not start it
-RAISED = (EXCEPTION, GPU_MEMORY, GPU_ERROR)
-KERNEL, RAY, ROCM = "the kernel", "Ray", "ROCm's runtime"  # reporters
-BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
-CAPTURE = "capture"
-GAVE_UP, STALLED, TAKEN_DOWN = "gave-up", "stalled", "taken-down"  # as the journal of a capture says it
-OF_HOST, OF_CONTAINER = "host", "container"  # whose memory ran out
-PYTHON_ERROR = 1  # exit code of a Python program that an exception ends
-UNSHOWN = "failed, and how is not shown"  # of a process without an exit code
-UNCAUGHT = "C++ exception"  # `what()` names no class
-STRENGTH = (HOST_MEMORY, NODE, NOT_STARTED, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
 
 
 @dataclass(slots=True)
@@ -198,7 +199,6 @@ FROM_PARENT, CUT_OFF = "_main (spawn.py:", ("UnpicklingError", "EOFError")
 # A program catches these to try what else there is; what it raises then tells more, and was not caught.
 ASKED = ("KeyError", "ImportError", "ModuleNotFoundError", "AttributeError", "IndexError", "StopIteration")
 CACHE_OF_PSUTIL = "wrapper (_common.py:"  # place of its look at a cache, which it may not have
-INTERRUPTS = ("interrupt", "terminated")  # forms of `exception`: what ended the program came from outside
 ANNOUNCING = (":", "root error(s) found.")  # how messages end whose error stands below them (TensorFlow)
 COUNTED = " validation error"  # of a message: how many there are
 RECORDED = ("recorded", "recorded_memory", "recorded_error")  # forms of errors that torchrun's table repeats

@@ -10,18 +10,8 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import SHELL, is_aborted_by
-from ncclforensics.analyses.job.ends.exit_reports import (
-    EXCEPTION,
-    EXIT,
-    HOST_MEMORY,
-    KERNEL,
-    NEAR,
-    PYTHON_ERROR,
-    RAISED,
-    TRACEBACK_LINES,
-    ExitReport,
-    Owner,
-)
+from ncclforensics.analyses.job.ends.exit_reports import NEAR, TRACEBACK_LINES, ExitReport, Owner
+from ncclforensics.analyses.job.ends.exit_rows import EXCEPTION, EXIT, HOST_MEMORY, KERNEL, PYTHON_ERROR, RAISED
 from ncclforensics.analyses.job.ends.exit_times import is_close_on_another_host, is_killed_by_launcher
 from ncclforensics.analyses.job.ends.outlived_ends import is_named
 from ncclforensics.data.processes import ABORT, CRASHES, KILL, REQUESTED_ENDS

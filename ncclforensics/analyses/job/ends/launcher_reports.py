@@ -7,16 +7,8 @@ from itertools import chain, islice
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import (
-    EXIT,
-    HOST_MEMORY,
-    NOT_STARTED,
-    RAY,
-    UNSHOWN,
-    ExitReport,
-    exit_report,
-    is_next_line,
-)
+from ncclforensics.analyses.job.ends.exit_reports import ExitReport, exit_report, is_next_line
+from ncclforensics.analyses.job.ends.exit_rows import EXIT, HOST_MEMORY, NOT_STARTED, RAY, UNSHOWN
 from ncclforensics.data.processes import CRASHES, KILL, OUT_OF_MEMORY, REASONS
 from ncclforensics.frames.columns import Row, text_of
 from ncclforensics.grammar.values import ranges_by_text

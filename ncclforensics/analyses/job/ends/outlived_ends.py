@@ -12,15 +12,8 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import SHELL
-from ncclforensics.analyses.job.ends.exit_reports import (
-    EXCEPTION,
-    EXIT,
-    GPU_ERROR,
-    KERNEL,
-    PYTHON_ERROR,
-    RAISED,
-    ExitReport,
-)
+from ncclforensics.analyses.job.ends.exit_reports import ExitReport
+from ncclforensics.analyses.job.ends.exit_rows import EXCEPTION, EXIT, GPU_ERROR, KERNEL, PYTHON_ERROR, RAISED
 from ncclforensics.analyses.job.ends.tracebacks import MODULE
 from ncclforensics.analyses.job.text.program_phases import moments_of_bars
 from ncclforensics.frames.columns import count_behind, lines_behind, text_of, with_rows

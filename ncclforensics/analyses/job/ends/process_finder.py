@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import NODE, RAISED, ExitReport, Owner
-from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
+from ncclforensics.analyses.job.ends.exit_reports import ExitReport, Owner
+from ncclforensics.analyses.job.ends.exit_rows import NODE, RAISED, TORCHRUN
 from ncclforensics.frames.columns import Row, may_be_one_host, short_name
 
 FENCES_OF_ONE = 2  # a page with more of them quotes several texts, which may be of several runs

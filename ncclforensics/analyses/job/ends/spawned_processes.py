@@ -8,14 +8,8 @@ from operator import itemgetter
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import (
-    EXCEPTION,
-    SIGNAL,
-    TRACEBACK_LINES,
-    UNSHOWN,
-    ExitReport,
-    exit_report,
-)
+from ncclforensics.analyses.job.ends.exit_reports import TRACEBACK_LINES, ExitReport, exit_report
+from ncclforensics.analyses.job.ends.exit_rows import EXCEPTION, SIGNAL, UNSHOWN
 from ncclforensics.analyses.job.ends.tracebacks import place_of_calls
 from ncclforensics.data.processes import SIGNAL_NUMBERS
 from ncclforensics.frames.columns import Row, text_of

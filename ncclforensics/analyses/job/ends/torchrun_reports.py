@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from operator import itemgetter
@@ -12,20 +12,16 @@ from operator import itemgetter
 import polars as pl
 
 from ncclforensics.analyses.job.ends.exit_reports import (
-    RAISED,
     RECORDED,
-    UNSHOWN,
     ExitReport,
     exception_report,
     exit_report,
     gpu_exception_report,
     is_next_line,
 )
+from ncclforensics.analyses.job.ends.exit_rows import IN_TABLE, RAISED, TORCHRUN, UNSHOWN, seen_first
 from ncclforensics.data.processes import TERMINATE
 from ncclforensics.frames.columns import Row, text_of
-
-TORCHRUN = "torchrun"
-IN_TABLE = ("exit_code", "first_entry", "entry")  # forms of `elastic_failure` in the table with which torchrun ends
 
 
 def torchrun_reports(
@@ -167,16 +163,3 @@ def _own_codes_of_first_ends(rows: list[Row]) -> set[tuple[int, str, int]]:
         if (row["source"], row["line"]) in places and (row["exit_code"] or 0) > 1:
             found.add((row["source"], last_time.get(row["source"], ""), row["exit_code"]))
     return found
-
-
-def seen_first(elastic_failure: Iterable[Row]) -> set[tuple[int, int]]:
-    """Return source and line of the ends that torchrun's tables set apart as the first that it saw, one of a node."""
-    places: set[tuple[int, int]] = set()
-    below_heading: set[int] = set()
-    for row in sorted(elastic_failure, key=itemgetter("pos")):
-        if row["form"] == "root_cause":
-            below_heading.add(row["source"])
-        elif row["form"] == "first_entry" or (row["form"] == "exit_code" and row["source"] in below_heading):
-            places.add((row["source"], row["line"]))
-            below_heading.discard(row["source"])
-    return places

@@ -7,14 +7,16 @@ equal colour the same one (formats: NCCL's init lines, section 2; traps 8 and 9.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from ncclforensics.analyses.job.identity.job_members import MEMBER
-from ncclforensics.analyses.job.text.stack_processes import STACK_PROCESS, RankIndex
 from ncclforensics.frames.columns import OWNER, Category, Owner, columns_of
 from ncclforensics.frames.registry import analysis
+
+if TYPE_CHECKING:
+    from ncclforensics.analyses.job.text.stack_processes import RankIndex
 
 MOST_PROCESSES = 1 << 17  # without a communicator; more than any job has
 
@@ -181,6 +183,8 @@ def rank(
         unseen = unseen.filter(~pl.col("rank").is_in(numbers - {None}).fill_null(False))
         is_first = pl.col("rank").is_null() | pl.col("rank").is_first_distinct()
         default_columns = {"job": min(jobs, default=0), "is_hinted": False}
+        from ncclforensics.analyses.job.text.stack_processes import RankIndex  # most jobs have no stacks
+
         dumped = RankIndex(stack_process.filter(~pl.col("is_helper")).unique(["rank", "host", "pid"]).to_dicts())
         rank_rows += [
             {**default_columns, "rank_id": len(rank_rows) + number, **_with_process(row, dumped)}
@@ -197,6 +201,8 @@ def _with_process(row: dict[str, Any], dumped: RankIndex) -> dict[str, Any]:
 
 def _dumped_ranks(stack_process: pl.DataFrame, known: list[dict[str, Any]]) -> pl.DataFrame:
     """Return the ranks that only a stack shows: those with a number; all processes where no other line shows any."""
+    from ncclforensics.analyses.job.text.stack_processes import STACK_PROCESS, RankIndex
+
     index = RankIndex(known)
     rows = [
         row

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import PYTHON_ERROR, RAISED, ExitReport
-from ncclforensics.analyses.job.ends.torchrun_reports import TORCHRUN
+from ncclforensics.analyses.job.ends.exit_reports import ExitReport
+from ncclforensics.analyses.job.ends.exit_rows import PYTHON_ERROR, RAISED, TORCHRUN
 from ncclforensics.frames.columns import short_name
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.job.ends.tracebacks import printed_by, traced_frames
-from ncclforensics.data.stack_classes import THREAD_STARTS, system_call
+from ncclforensics.data.stack_classes import THREAD_STARTS, TRACEBACK, system_call
 from ncclforensics.frames.columns import LINE, ORIGIN, Row, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.step_order import of_last_run
@@ -84,9 +84,6 @@ ABORTING = ("abort", "__GI_abort", "ggml_abort")  # in the stack of a process th
 # The outermost function of a main thread. Debuggers and faulthandler print that thread last.
 MAIN_THREAD = "MainThread"  # as Python names it; a process has one
 _MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call_main")
-
-
-TRACEBACK = "traceback"  # as a tool: Python itself
 
 
 @analysis(

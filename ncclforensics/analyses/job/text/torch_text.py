@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.tracebacks import FAR, LONGEST
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.stack_classes import is_library
 from ncclforensics.data.torch_calls import CALLS_WITHIN, SIGNAL_HANDLERS
@@ -287,6 +286,8 @@ def torch_error(
             ),
         ]
     )
+    from ncclforensics.analyses.job.ends.tracebacks import FAR  # others ask this module for the words alone
+
     named = with_printer(errors)
     for frame, columns in ((calls, ("call", "call_line")), (places, ("place", "place_line")), (handlers, ("handler",))):
         above = with_printer(frame).select("pos", *columns, "printer")
@@ -303,6 +304,8 @@ def _unasked(
     errors: pl.DataFrame, elastic_failure: pl.DataFrame, exception: pl.DataFrame, owner: pl.DataFrame, printer: pl.Expr
 ) -> pl.DataFrame:
     """Leave out lost connections behind a signal to torchrun or a rank, or right before their rank is interrupted."""
+    from ncclforensics.analyses.job.ends.tracebacks import LONGEST
+
     interrupts = exception.filter(form="interrupt").join(owner, on="source", how="left")
     interrupts = interrupts.with_columns(rank=pl.coalesce(pl.col("rank").cast(pl.Int32), "owner"))
     signals = elastic_failure.filter(form="terminated")

@@ -6,10 +6,17 @@ nodes print the clocks of these, which may differ by more than the ends that the
 
 from __future__ import annotations
 
-from ncclforensics.analyses.job.ends.exit_reports import EXIT, KERNEL, RAISED
+from ncclforensics.analyses.job.ends.exit_rows import (
+    EXIT,
+    IN_TABLE,
+    KERNEL,
+    RAISED,
+    TORCHRUN,
+    ProcessExit,
+    ended_text,
+    seen_first,
+)
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK
-from ncclforensics.analyses.job.ends.process_exits import ProcessExit, ended_text
-from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE, TORCHRUN, seen_first
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.job.ends.exit_reports import CAPTURE, SIGNAL, STALLED, TAKEN_DOWN
+from ncclforensics.analyses.job.ends.exit_rows import CAPTURE, SIGNAL, STALLED, TAKEN_DOWN
 from ncclforensics.analyses.job.ends.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.text.torch_text import BARRIER, STORE, TIMED_OUT
 from ncclforensics.analyses.verdict.axioms import SELDOM_AHEAD

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings, noun_of
-from ncclforensics.analyses.hang.recorder_roots import Roots
-from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
-from ncclforensics.analyses.job.text.recorder_groups import Place, RecordedCall
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation
@@ -41,6 +38,11 @@ from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED
 from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
+
+if TYPE_CHECKING:
+    from ncclforensics.analyses.hang.recorder_graph import Recordings
+    from ncclforensics.analyses.hang.recorder_roots import Roots
+    from ncclforensics.analyses.job.text.recorder_groups import Place, RecordedCall
 
 MINUTE = 60_000_000_000  # nanoseconds
 GENERAL_REQUEST = "collect the Flight Recorder dumps of each host"
@@ -342,6 +344,9 @@ def mention_old_dumps(job: Job, diagnosis: Explanation) -> None:
         diagnosis.remarks.append(remark)
     if not job.text.old_dumps:
         return
+    from ncclforensics.analyses.hang.recorder_graph import noun_of  # most jobs have no dumps
+    from ncclforensics.analyses.job.text.recorder_attempts import LONG_AFTER
+
     ranks = ranks_text(row["rank"] for row in job.text.old_dumps)
     least = min(row["older_ns"] for row in job.text.old_dumps)
     are_before_run = all(row["is_before_run"] for row in job.text.old_dumps)

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
-from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
 from ncclforensics.analyses.verdict.explanation import Explanation, FieldsAndAdvice
@@ -21,6 +19,10 @@ from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.vocabulary import Basis, How, Kind
 from ncclforensics.data.names import DATATYPES, count_of, ranks_text
 from ncclforensics.data.variables import LOOK_AT_HOST, hosts_of, stacks_of
+
+if TYPE_CHECKING:
+    from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
+    from ncclforensics.analyses.job.text.recorder_groups import RecordedCall
 
 SHOWN = 3  # ranks that are described, and cited
 PLACES = {

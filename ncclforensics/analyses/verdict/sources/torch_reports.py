@@ -5,9 +5,14 @@ A rank that lost a connection or was aborted after a time-out ends, too; an exit
 
 from __future__ import annotations
 
-from ncclforensics.analyses.job.ends.exit_reports import EXIT
-from ncclforensics.analyses.job.ends.process_exits import ProcessExit, ended_text, strongest_reports
-from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE, TORCHRUN
+from ncclforensics.analyses.job.ends.exit_rows import (
+    EXIT,
+    IN_TABLE,
+    TORCHRUN,
+    ProcessExit,
+    ended_text,
+    strongest_reports,
+)
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
     BARRIER,

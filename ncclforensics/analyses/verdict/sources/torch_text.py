@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings
-from ncclforensics.analyses.job.ends.exit_reports import EXIT, SIGNAL
-from ncclforensics.analyses.job.ends.process_exits import ProcessExit
-from ncclforensics.analyses.job.ends.torchrun_reports import IN_TABLE
+from ncclforensics.analyses.job.ends.exit_rows import EXIT, IN_TABLE, SIGNAL, ProcessExit
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
 from ncclforensics.analyses.job.text.torch_text import (
     BARRIER,
@@ -37,6 +35,9 @@ from ncclforensics.data.torch_calls import CALLS_WITHIN
 from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
 from ncclforensics.frames.columns import Row
 from ncclforensics.grammar.values import numbers_of_ranges
+
+if TYPE_CHECKING:
+    from ncclforensics.analyses.hang.recorder_graph import Recordings
 
 MONITORED_BARRIER = "monitored_barrier"
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", MONITORED_BARRIER)

@@ -13,7 +13,6 @@ from collections.abc import Collection
 
 from ncclforensics.analyses.hang.watchdog_works import WORLD, Timeout
 from ncclforensics.analyses.job.identity.rank_numbers import numbers_below
-from ncclforensics.analyses.job.text.stated_stands import STANDS
 from ncclforensics.analyses.job.text.torch_text import minority_of
 from ncclforensics.analyses.verdict.answer import Operation
 from ncclforensics.analyses.verdict.doubts import Doubt
@@ -356,6 +355,8 @@ def _standing_programs(job: Job, rows: list[Timeout], silent: set[int]) -> Expla
 
     Where the words name no rank, it is the only one that reports no time-out.
     """
+    from ncclforensics.analyses.job.text.stated_stands import STANDS
+
     stands = [row for row in job.text.of("stated_stand") if row["kind"] in STANDS]
     named = {row["rank"] for row in stands} - {None}
     ranks = named - {row.rank for row in rows} if named else silent
