@@ -177,7 +177,7 @@ def test_a_name_that_cannot_be_looked_up_comes_before_the_exception_that_follows
     shown, _ = _hang(tmp_path, text)
 
     assert (
-        "WARNING  (certain)  the name of a host could not be looked up: nslookup: can't resolve 'job-master-0'" in shown
+        "WARNING  (likely)  the name of a host could not be looked up: nslookup: can't resolve 'job-master-0'" in shown
     )
 
 
