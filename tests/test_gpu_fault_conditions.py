@@ -195,3 +195,13 @@ def test_which_memory_the_gpus_cannot_share_is_told_by_the_place(tmp_path: Path,
     errors = {f.rule for f in analyze([str(tmp_path)]).findings if f.severity == "error"}
 
     assert errors == {rule}
+
+
+def test_a_fault_without_a_pid_is_one_with_those_that_have_one(tmp_path: Path) -> None:
+    fault = "[{}.034512] NVRM: Xid (PCI:0000:41:00): 79, {}GPU has fallen off the bus.\n"
+    without_pid = "".join(fault.format(number, "") for number in range(12_000, 12_150))
+    (tmp_path / "dmesg.txt").write_text(without_pid + fault.format(12_150, "pid=41887, name=python3, "))
+    report = analyze([str(tmp_path / "dmesg.txt")])
+
+    assert not report.run.defects
+    assert "cuda-gpu-fault" in {finding.rule for finding in report.findings}

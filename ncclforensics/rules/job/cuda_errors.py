@@ -189,7 +189,7 @@ def cuda_gpu_fault(
         gpus = f"GPU {', '.join(addresses)}" if addresses else "a GPU that the line does not name"
         place = f"GPU fault on {processes_text(ranks, hosts, rank)}" if ranks or hosts else f"fault of {gpus}"
         pids = sorted({event["pid"] for event in logged if event["pid"] is not None})
-        lines = pl.DataFrame(logged).select("source", "line")
+        lines = pl.DataFrame({name: [row[name] for row in logged] for name in ("source", "line")})
         of_process = f" for pid {', '.join(map(str, pids))}" if pids and not ranks else ""
         without_rank = "" if ranks else ", without the rank" + f": {gpus}" * bool(hosts)
         detail = f"logged by the kernel{of_process}{without_rank}" + "; no line of a job was read" * has_no_job
