@@ -48,16 +48,16 @@ def _written(tried: pl.DataFrame, unknown: pl.DataFrame, rows: pl.DataFrame) -> 
     if rows.height > MOST_LINES or unread.height < MIN_LINES * SHARE:
         return none, none
     texts = rows.filter(pl.col("source").is_in(sources) & (pl.col("text") != "")).sort(PLACE).select(*PLACE, "text")
-    text, over_lines = pl.col("text"), "source"
+    text = pl.col("text")
     is_fence, of_code = (text.str.contains(f"^{_part(name)}") for name in ("_fence", "_fence_of_code"))
-    is_fenced = (is_fence.cum_sum().over(over_lines) % 2 == 1) | is_fence
-    is_code = is_fenced & pl.when(is_fence).then(of_code).forward_fill().over(over_lines)
+    is_fenced = (is_fence.cum_sum().over("source") % 2 == 1) | is_fence
+    is_code = is_fenced & pl.when(is_fence).then(of_code).forward_fill().over("source")
     is_sentence = text.str.contains(f"^{_part('_sentence_start')}")
     is_sentence &= text.str.count_matches(_part("_joining_word")) >= MIN_JOINING
     is_unread = _is_among(unread)
     is_authored = is_sentence | text.str.contains(f"^{_part('_of_an_author')}")
     is_statement = is_unread & text.str.contains(f"^{_part('_of_a_source')}")
-    is_source = is_statement.mean().over(over_lines) >= SHARE
+    is_source = is_statement.mean().over("source") >= SHARE
     is_block = text.str.starts_with(BLOCK) & ~is_source
     is_quoted = is_fenced | (is_block & ~(is_authored & (is_unread | _is_among(tried))))
     marked = texts.with_columns(is_written=is_unread & is_authored, is_quoted=is_quoted, is_code=is_code)

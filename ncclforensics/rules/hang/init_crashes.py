@@ -30,7 +30,7 @@ def boot_crash_in_init(
 
     Means: NCCL, one of its plugins, the CUDA driver or a library below them failed: the application's own code was not
     running. The other ranks wait in this init, or lose their connection.
-    Not when: the process had completed a communicator before; it was killed or told to end.
+    Not when: the process had completed a communicator before; it was killed or asked to end.
     Do: try without plugins (NCCL_NET_PLUGIN=none, NCCL_TUNER_PLUGIN=none), and with NCCL_CUMEM_HOST_ENABLE=0 or
     NCCL_MNNVL_ENABLE=0; keep the core file and print its stack (gdb -batch -ex bt PROGRAM CORE).
     Sources: nccl#2106, nccl#2186; nccl: src/init.cc.

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.crashes import calls_of_crash
 from ncclforensics.analyses.job.ends.exit_reports import signal_of_code
-from ncclforensics.analyses.job.text.program_failures import topic_of
+from ncclforensics.analyses.job.text.program_failures import is_strong, topic_of
 from ncclforensics.data.cuda import advice_within
 from ncclforensics.data.failure_topics import OTHER_TOPIC, TOPICS
 from ncclforensics.data.names import count_of
@@ -99,24 +99,22 @@ def _statement(rows: pl.DataFrame, rank: pl.DataFrame) -> Finding | None:
 
     None where only words tell of a failure, about nothing that is known, and the program went on.
     """
-    is_strong = pl.col("has_level") | (pl.col("topic").is_not_null() & pl.col("is_signed"))
     is_heading = pl.col("statement").str.ends_with(":")
     is_other = pl.col("topic").eq_missing(DAMAGE).not_()  # damaged hardware is the reason of what stands around it
-    ordered = rows.sort(
-        "is_passed", "is_of_end", "is_repeated_attempt", is_heading, ~is_strong, is_other, "is_warning", "pos"
+    ordered = rows.with_columns(is_strong=is_strong()).sort(
+        "is_passed", "is_of_end", "is_repeated_attempt", is_heading, ~pl.col("is_strong"), is_other, "is_warning", "pos"
     )
     first = ordered.row(0, named=True)
     alike = rows.filter(alike=first["alike"])
     others = rows.filter(pl.col("alike") != first["alike"]).sort("is_of_end", "pos")
     topic = TOPICS.get(first["topic"] or "", OTHER_TOPIC)
     statement = _cut(_sentence(first["statement"], first["topic"]), MAX_STATEMENT)
-    has_meaning = first["has_level"] or (first["topic"] and first["is_signed"])
     went_on = first["lines_behind"] > NEAR_END or first["is_repeated_attempt"] or first["is_passed"]
-    if went_on and not has_meaning:
+    if went_on and not first["is_strong"]:
         return None
-    is_failure = has_meaning and not first["is_warning"] and not went_on and not first["is_of_end"]
+    is_failure = first["is_strong"] and not first["is_warning"] and not went_on and not first["is_of_end"]
     certainty = "certain" if first["has_level"] else "likely" if first["is_signed"] else "possible"
-    meaning = topic.text if has_meaning else STATED if first["is_signed"] else UNSIGNED
+    meaning = topic.text if first["is_strong"] else STATED if first["is_signed"] else UNSIGNED
     title = f"{{processes}}: {meaning}: {statement}"
     finding = error_finding(alike, rank, title, "", certainty)
     finding.title = finding.title.removeprefix(f"{UNNAMED}: ")

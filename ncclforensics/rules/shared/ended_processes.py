@@ -17,7 +17,7 @@ from ncclforensics.analyses.job.ends.exit_rows import (
     UNSHOWN,
     strongest_of,
 )
-from ncclforensics.analyses.job.text.program_failures import topic_of
+from ncclforensics.analyses.job.text.program_failures import is_strong, topic_of
 from ncclforensics.data.failure_topics import OF_EXCEPTIONS, TOPICS
 from ncclforensics.data.names import ranks_text, some_of, without_folders
 from ncclforensics.data.processes import (
@@ -179,11 +179,10 @@ def short_message(message: str) -> str:
 
 def statements_before(exits: pl.DataFrame, program_failure: pl.DataFrame) -> pl.DataFrame:
     """Return the failures that programs state in the last lines before any of these ends, the first one first."""
-    is_strong = pl.col("has_level") | (pl.col("topic").is_not_null() & pl.col("is_signed"))
-    is_strong &= ~pl.col("is_warning") & ~pl.col("is_of_end")
+    is_failure = is_strong() & ~pl.col("is_warning") & ~pl.col("is_of_end")
     distance = pl.col("end_line") - pl.col("line")
     ends = exits.select("source", end_line="line").unique()
-    near = program_failure.filter(is_strong).join(ends, on="source").filter(distance.is_between(1, LAST_LINES))
+    near = program_failure.filter(is_failure).join(ends, on="source").filter(distance.is_between(1, LAST_LINES))
     return near.sort("pos")
 
 

@@ -94,7 +94,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
 
 
 def _with_signs(stated: pl.DataFrame, form: pl.Expr) -> pl.DataFrame:
-    """Add `is_signed`, and leave out what a person says in words alone, and values of records that quote nobody.
+    """Add `is_signed`, and leave out what a person says in words alone, and values of records that quote no message.
 
     A logger, a launcher, a name in front, an answer of the system, or a value shows that a program printed a line;
     words by which a person speaks leave open who wrote what holds a value.
@@ -114,6 +114,11 @@ def _with_signs(stated: pl.DataFrame, form: pl.Expr) -> pl.DataFrame:
     return stated.filter(is_logged | ~is_unprinted).with_columns(
         is_signed=is_logged | (is_like_a_program & ~is_like_a_person)
     )
+
+
+def is_strong() -> pl.Expr:
+    """Whether a row has the level of an error, or words about a topic that a program printed."""
+    return pl.col("has_level") | (pl.col("topic").is_not_null() & pl.col("is_signed"))
 
 
 def stated_mildly(unread_error: pl.DataFrame) -> pl.DataFrame:
