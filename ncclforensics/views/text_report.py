@@ -265,10 +265,10 @@ def mismatch(report: Report, answer: Answer) -> list[RenderableType]:
     shown = {call["what"]: call for call in calls.to_dicts()}
     if len(shown) < 2:
         return []
-    number = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
-    table = table_with_header(
-        "", *(f"rank {number[shown[side]['rank_id']]} ({side})" for side in ("minority", "majority"))
-    )
+    rank = {row["rank_id"]: row for row in report.run["rank"].select("rank_id", "rank", "pid").to_dicts()}
+    callers = {side: rank[call["rank_id"]] for side, call in shown.items()}
+    names = {side: f"rank {row['rank']}" if row["rank"] is not None else f"pid {row['pid']}" for side, row in callers.items()}
+    table = table_with_header("", *(f"{names[side]} ({side})" for side in ("minority", "majority")))
     for name, show in _FIELDS.items():
         minority, majority = (show(shown[side], report) for side in ("minority", "majority"))
         differs = minority != majority

@@ -42,6 +42,7 @@ class Doubt(Enum):
     MEMBERS_INFERRED = Cost.UNUSUAL, "these processes share another communicator than their lines suggest"
     MEMBERS_GUESSED = Cost.ORDINARY, "these processes are members of several communicators that nothing tells apart"
     NO_MAJORITY = Cost.UNUSUAL, "the others are the ones that differ"
+    RIGHT_AND_WRONG = Cost.UNUSUAL, "one of them made the right call, which no further rank shows"
     OTHERS_DIFFER = Cost.ORDINARY, "another rank differs, and lines were lost from the log of this one"
     NO_MAJORITY_OF_ORDER = Cost.ORDINARY, "the others are the ones that left the order of the program"
     CALLS_NOT_LOGGED = Cost.UNUSUAL, "it made this call, and its log shows none, as with another NCCL_DEBUG_SUBSYS"

@@ -27,15 +27,14 @@ def coll_order_mismatch(job_diagnosis: pl.DataFrame, rank: pl.DataFrame) -> Iter
     for answer in answers_on(job_diagnosis, "collective-mismatch"):
         if answer.how == How.COMPARED:  # by PyTorch, with a finding of its own
             continue
-        has_culprits = bool(answer.culprits or answer.missing)
+        culprits = len(answer.culprits) + len(answer.missing)
         others = " from the others" if answer.victims else ""
-        title = f"{{ranks}} differs{others} at {{call}}" if has_culprits else "ranks do not make the same call"
-        if has_culprits and not answer.operation.name:
+        title = f"{{ranks}} differ{'s' * (culprits == 1)}{others} at {{call}}"
+        if not culprits:
+            title = "ranks do not make the same call"
+        elif not answer.operation.name:
             title = claimed(answer)
-        finding = verdict_finding(answer, rank, title)
-        verb = "differ" if len(finding.ranks) > 1 else "differs"
-        finding.title = finding.title.replace("differs", verb, 1)
-        yield finding
+        yield verdict_finding(answer, rank, title)
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("failure",), hang=True)

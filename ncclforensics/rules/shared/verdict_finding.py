@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import polars as pl
 
 from ncclforensics.analyses.verdict.answer import Answer, answers
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.frames.columns import printed_pid
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.shared.grouping import UNNAMED
 
+MOST_PIDS = 4  # in a title, of each host
 LONGEST_GROUP = 40  # characters of the ranks of a communicator in a title
 WITHOUT_SUBJECT = ("init-failed", "undecidable", "stuck-together")  # verdicts whose reason is no predicate of ranks
 
@@ -38,10 +37,7 @@ def verdict_finding(answer: Answer, rank: pl.DataFrame, title: str) -> Finding:
     culprits = rank.filter(pl.col("rank_id").is_in(answer.culprits))
     numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *answer.missing})
     hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
-    places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
-    names = Counter(_process_text(host, pid) for host, pid in places)
-    counted = (name.replace(UNNAMED, f"{many} processes") if many > 1 else name for name, many in names.items())
-    processes = ", ".join(counted)
+    processes = _processes_text(culprits.filter(pl.col("rank").is_null()))
     culprits_text = ranks_text(numbers) or processes or "no rank in particular"
     where = f" on {hosts[0]}" if len(hosts) == 1 and numbers else ""
     evidence = [Line(line.source, line.line, line.what) for line in answer.evidence_lines]
@@ -63,7 +59,14 @@ def verdict_finding(answer: Answer, rank: pl.DataFrame, title: str) -> Finding:
     )
 
 
-def _process_text(host: str | None, pid: int | None) -> str:
-    """Name a process whose rank is unknown."""
-    process = UNNAMED if printed_pid(pid) is None else f"process {pid}"
-    return f"{process} on {host}" if host else process
+def _processes_text(rows: pl.DataFrame) -> str:
+    """Name processes whose ranks are unknown, by host."""
+    texts = []
+    for (host,), of_host in rows.group_by("host", maintain_order=True):
+        pids = [str(pid) for pid in of_host["pid"] if printed_pid(pid) is not None]
+        named = f"process{'es' * (len(pids) > 1)} {some_of(pids, MOST_PIDS)}" if pids else ""
+        unnamed = of_host.height - len(pids)
+        more = (f"{unnamed} processes" if unnamed > 1 else UNNAMED) * bool(unnamed)
+        text = " and ".join(filter(None, (named, more)))
+        texts.append(f"{text} on {host}" if host else text)
+    return ", ".join(texts)

@@ -144,11 +144,14 @@ def _member(row: Row, key: str, rank: int | None) -> Member:
 def _classes(rows: list[Row], nranks: int) -> list[list[Row]]:
     """Groups of streams that follow one sequence of calls, at most one of each process in a group.
 
-    Of a process, the stream most alike joins a group first: one that lost its first calls is like several.
+    Of a process, the stream most alike joins a group first: one that lost its first calls is like several. Streams of
+    as many processes as a communicator has members are one group, alike or not: else as many would lack a log.
     """
     streams: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
         streams[row["host"], row["pid"]].append(row)
+    if len(rows) == len(streams) == nranks:
+        return [rows]
     classes: list[list[Row]] = []
     for of_process in streams.values():
         likeness = {

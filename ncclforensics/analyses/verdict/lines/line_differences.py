@@ -107,7 +107,7 @@ def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
-def describe_difference(how: How, actual: Called, expected: Called) -> str:
+def describe_difference(how: How, actual: Called, expected: Called, others: str = "the others") -> str:
     """Say what the rank of `actual` did, as the end of a sentence about it."""
     match how:
         case How.SKIPPED:
@@ -117,7 +117,7 @@ def describe_difference(how: How, actual: Called, expected: Called) -> str:
         case How.SWAPPED:
             return f"made two calls in the opposite order: {call_text(actual)} before {call_text(expected)}"
         case How.ANOTHER:
-            return f"called {actual.name} where the others called {expected.name}"
+            return f"called {actual.name} where {others} called {expected.name}"
     differing = [
         f"{name} {argument_text(asdict(actual), name)} instead of {argument_text(asdict(expected), name)}"
         for name in ARGUMENTS

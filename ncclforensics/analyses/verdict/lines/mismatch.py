@@ -51,12 +51,11 @@ def find_divergent_calls(job: Job) -> Explanation | None:
     callers = {row.rank_id for row in job.collectives_at(key, job.divergence.get(key, -1))}
     has_no_majority = callers == set(earliest.culprits)
     if has_no_majority:
-        earliest.doubt(Doubt.NO_MAJORITY)
+        earliest.doubt(Doubt.RIGHT_AND_WRONG)
     if job.count_unseen_members(key) or (has_no_majority and len(callers) < len(job.members[key])):
         earliest.doubt(Doubt.MEMBER_UNSEEN)
         if has_no_majority:
-            names = job.names(earliest.culprits)
-            earliest.claim = f"of {names}, one {earliest.claim}"
+            earliest.claim = f"{job.names(earliest.culprits)} {earliest.claim}"
             earliest.remarks.append("no log of another member shows which is right")
             earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
     if any(row.is_inferred for row in job.members[key]):  # without a majority, they may be several
@@ -162,10 +161,14 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Explanation:
     ):
         lost = Doubt.ONLY_LINE_LOST if lacking < OFTEN_AHEAD else Doubt.LINE_LOST
         diagnosis.doubt(lost, "its calls are those that the others made later, as where lines are lost" * (lacking > 1))
-    diagnosis.claim = line_differences.describe_difference(how, minority_call, majority_call)
-    if majority is None and how in (How.SKIPPED, How.EXTRA):
+    describe = line_differences.describe_difference
+    if majority is not None:
+        diagnosis.claim = describe(how, minority_call, majority_call)
+    elif how in (How.SKIPPED, How.EXTRA):
         text = line_differences.call_text(call)
         diagnosis.claim = f"differ by one {text}: one skipped it, or the other made one more"
+    else:
+        diagnosis.claim = f"differ: some {describe(how, minority_call, majority_call, 'others')}"
     diagnosis.add_evidence(minority=differing[:4])
     agreeing = groups[majority][:2] if majority is not None else [majority_call]
     return diagnosis.add_evidence(majority=agreeing)
