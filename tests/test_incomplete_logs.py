@@ -270,6 +270,22 @@ def without_init(lines: list[bytes], calls: int) -> list[bytes]:
     return [*lines[:20], b"[...]\n", *lines[calls_in(lines)[calls] :]]
 
 
+def test_callers_of_two_calls_are_not_one_communicator_where_as_many_made_each(tmp_path: Path) -> None:
+    """The single calls of eight processes, of eight ranks each: halves of two communicators, or one; no line shows it."""
+    (paste := tmp_path / "paste.log").write_text(
+        "".join(
+            f"node1:{4000 + rank}:{4100 + rank} [{rank}] NCCL INFO {'AllGather' if rank < 4 else 'AllReduce'}: opCount 0 "
+            f"sendbuff 0x7f{rank}000 recvbuff 0x7f{rank}000 count 1024 datatype 7 op 0 root 0 comm 0x55{rank}000 "
+            f"[nranks=8] stream 0x66{rank}000\n"
+            for rank in range(8)
+        )
+    )
+
+    hang = json_report.as_object(analyze([paste]))["hang"]
+
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+
+
 @pytest.mark.parametrize("calls", [4, 10])
 def test_a_few_calls_of_each_rank_accuse_nobody_of_a_running_job(calls: int, tmp_path: Path) -> None:
     logs = {name: [lines[at] for at in calls_in(lines)[-calls:]] for name, lines in logs_of(HEALTHY).items()}

@@ -145,13 +145,11 @@ def _classes(rows: list[Row], nranks: int) -> list[list[Row]]:
     """Groups of streams that follow one sequence of calls, at most one of each process in a group.
 
     Of a process, the stream most alike joins a group first: one that lost its first calls is like several. Streams of
-    as many processes as a communicator has members are one group, alike or not: else as many would lack a log.
+    as many processes as a communicator has members are one group where most are alike: else as many would lack a log.
     """
     streams: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
         streams[row["host"], row["pid"]].append(row)
-    if len(rows) == len(streams) == nranks:
-        return [rows]
     classes: list[list[Row]] = []
     for of_process in streams.values():
         likeness = {
@@ -168,6 +166,8 @@ def _classes(rows: list[Row], nranks: int) -> list[list[Row]]:
                 classes[joined[place]].append(row)
             else:
                 classes.append([row])
+    if len(rows) == len(streams) == nranks < 2 * max(map(len, classes), default=0):
+        return [rows]
     return [part for members in classes for part in _programs(members, nranks)]
 
 

@@ -14,7 +14,7 @@ from ncclforensics.analyses.verdict.explanation import Explanation, undecided
 from ncclforensics.analyses.verdict.job import Job
 from ncclforensics.analyses.verdict.lines.wait_cycle import skipped_or_lost
 from ncclforensics.analyses.verdict.vocabulary import OF_ABSENCE, Kind
-from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_EVERY_LINE, COLLECT_INIT
 from ncclforensics.frames.columns import Owner
 from ncclforensics.frames.source_order import FIRST_STEPS
@@ -79,14 +79,15 @@ def find_missing_logs(job: Job) -> Explanation | None:
     if job.absent:
         absent, collect = f"a rank without a log: {ranks_text(job.absent)}", ranks_text(job.absent)
     elif None in {row.rank for row in job.rank_ids.values()} and (job.nranks or 0) > len(job.rank_ids):
-        absent = f"one of the {count_of((job.nranks or 0) - len(job.rank_ids), 'rank')} without a log"
+        lacking = (job.nranks or 0) - len(job.rank_ids)
+        absent = f"one of the {lacking} ranks without a log" if lacking > 1 else "the rank without a log"
         collect = f"all {job.nranks} ranks"
     else:
         return None
-    reason = (
-        f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls, and no failure was read; "
-        f"if they stand still, they may wait for {absent}"
-    )
+    shown = len(job.rank_ids)
+    calls = f"the {shown} ranks in these logs made the same calls" if shown > 1 else "these logs show the calls of one rank"
+    stand_still = "they stand still, they" if shown > 1 else "it stands still, it"
+    reason = f"{calls}, and no failure was read; if {stand_still} may wait for {absent}"
     last_calls = map(job.last_call, list(job.rank_ids)[:2])
     return undecided(reason, [f"collect the log of {collect}"], suspects=job.absent, context=last_calls)
 
