@@ -271,10 +271,11 @@ def without_init(lines: list[bytes], calls: int) -> list[bytes]:
 
 
 def test_callers_of_two_calls_are_not_one_communicator_where_as_many_made_each(tmp_path: Path) -> None:
-    """The single calls of eight processes, of eight ranks each: halves of two communicators, or one; no line shows it."""
+    """One call of each of eight processes, on eight ranks: halves of two communicators, or one; no line shows it."""
     (paste := tmp_path / "paste.log").write_text(
         "".join(
-            f"node1:{4000 + rank}:{4100 + rank} [{rank}] NCCL INFO {'AllGather' if rank < 4 else 'AllReduce'}: opCount 0 "
+            f"node1:{4000 + rank}:{4100 + rank} [{rank}] NCCL INFO "
+            f"{'AllGather' if rank < 4 else 'AllReduce'}: opCount 0 "
             f"sendbuff 0x7f{rank}000 recvbuff 0x7f{rank}000 count 1024 datatype 7 op 0 root 0 comm 0x55{rank}000 "
             f"[nranks=8] stream 0x66{rank}000\n"
             for rank in range(8)

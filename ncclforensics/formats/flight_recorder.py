@@ -17,7 +17,8 @@ from ncclforensics.data.torch_calls import BATCHES
 from ncclforensics.formats import DAMAGED, Record
 from ncclforensics.inputs.chrome_trace import is_chrome_trace
 from ncclforensics.inputs.damaged_json import NOT_READ, elements_of_key, value_of_key
-from ncclforensics.inputs.plain_pickle import PROTOCOLS, load, walk
+from ncclforensics.inputs.lines import PICKLE_STARTS
+from ncclforensics.inputs.plain_pickle import load, walk
 from ncclforensics.inputs.tolerant_json import json_array, json_integer, json_number, json_object, json_text, parse_json
 
 GRAMMARS = ("recorder",)
@@ -25,7 +26,6 @@ SIGNATURES = ("recorder_call",)
 NOUN = nouns.RECORDER_DUMP
 KINDS = dict.fromkeys(("recorder_dump", "recorder_group", "recorder_status", "recorder_call"), "flight-recorder")
 
-PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 # Keys that stand in the first bytes of a dump, or (torch 2.2 wrote a list of entries) of its first entry.
 KEYS = (b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version", b"profiling_name", b"collective_seq_id")
 ENTRY_KEYS = (b"frames", b"pg_id")

@@ -23,6 +23,7 @@ CHUNK = 8 << 20  # bytes read at once
 SHOWN = 500  # characters of a line that evidence quotes
 LITTLE = 128 << 10  # bytes
 EDGE = 4096  # bytes in which a line is expected to end
+PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))  # no text
 LONGEST = 1 << 22  # bytes kept of one line; a collector may put a whole log into one
 
 _STRANGE = r"[^ -~]"

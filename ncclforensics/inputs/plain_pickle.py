@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from struct import unpack_from
 from typing import Any
 
-PROTOCOLS = range(2, 6)
+from ncclforensics.inputs.lines import PICKLE_STARTS
+
 MOST_BYTES = 64 << 20  # of a pickle that CPython's unpickler reads
 MOST_CONTAINERS = 1 / 4  # of its bytes: an empty list of one byte takes 64 bytes of memory
 MOST_VALUES = 8_000_000  # that are walked; an entry of a Flight Recorder has 50 to 200 of them
@@ -88,7 +89,7 @@ def load(data: bytes) -> Walk:
 def _is_plain(data: bytes) -> bool:
     """Whether a pickle holds only instructions that make plain data, up to its end."""
     size = len(data)
-    if size < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS or size > MOST_BYTES:
+    if not data.startswith(PICKLE_STARTS) or size > MOST_BYTES:
         return False
     if data.count(b"]") + data.count(b"}") + data.count(b"(") > MOST_CONTAINERS * size:
         return False
@@ -142,7 +143,7 @@ def _fill(container: Any, items: list[Any]) -> None:
 
 def _run(data: bytes, state: _State, until: str | None) -> Any:
     """Walk the instructions, the frequent ones first. Raises _EndError and MALFORMED."""
-    if len(data) < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
+    if not data.startswith(PICKLE_STARTS):
         raise _EndError("this is no pickle of protocol 2 to 5")
     stack, marked, memo = state.stack, state.marked, state.memo
     size, position, values = len(data), 2, 0

@@ -12,7 +12,6 @@ from ncclforensics.data.typography import COLOUR_STARTS
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs import lines
-from ncclforensics.inputs.plain_pickle import PROTOCOLS
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.copied_text import (
     cleaned_in_order,
@@ -34,7 +33,6 @@ PADDED = 0.5  # share of lines
 STILL_KNOWN = 0.9  # of the lines known with a margin: some lines are known again as text of others
 WITHOUT_PADDING = pl.col("text").str.strip_chars_end(" ")
 RUN = 40  # calls at each end of a run of them; what is between shows nothing that these do not
-PICKLES = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 
 # How this program's own reports begin. They quote lines, which must not count a second time.
 TITLE = b"## ncclforensics: "
@@ -126,7 +124,7 @@ def reject_non_log(reader: InputReader, sample: bytes, dialect: Dialect, *, is_d
         problem = "is a report of this program, skipped"
     elif is_document:
         return False
-    elif sample.startswith(PICKLES):
+    elif sample.startswith(lines.PICKLE_STARTS):
         problem = "is not a log: a pickle other than a Flight Recorder dump, skipped"
     elif _is_binary(sample, dialect):
         problem = "is not a log: binary data, skipped"

@@ -267,7 +267,9 @@ def mismatch(report: Report, answer: Answer) -> list[RenderableType]:
         return []
     rank = {row["rank_id"]: row for row in report.run["rank"].select("rank_id", "rank", "pid").to_dicts()}
     callers = {side: rank[call["rank_id"]] for side, call in shown.items()}
-    names = {side: f"rank {row['rank']}" if row["rank"] is not None else f"pid {row['pid']}" for side, row in callers.items()}
+    names = {
+        side: f"rank {row['rank']}" if row["rank"] is not None else f"pid {row['pid']}" for side, row in callers.items()
+    }
     table = table_with_header("", *(f"{names[side]} ({side})" for side in ("minority", "majority")))
     for name, show in _FIELDS.items():
         minority, majority = (show(shown[side], report) for side in ("minority", "majority"))

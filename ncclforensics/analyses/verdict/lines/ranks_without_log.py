@@ -85,9 +85,12 @@ def find_missing_logs(job: Job) -> Explanation | None:
     else:
         return None
     shown = len(job.rank_ids)
-    calls = f"the {shown} ranks in these logs made the same calls" if shown > 1 else "these logs show the calls of one rank"
-    stand_still = "they stand still, they" if shown > 1 else "it stands still, it"
-    reason = f"{calls}, and no failure was read; if {stand_still} may wait for {absent}"
+    reason = (
+        f"the {shown} ranks in these logs made the same calls, and no failure was read; if they stand still, they"
+        if shown > 1
+        else "these logs show the calls of one rank, and no failure was read; if it stands still, it"
+    )
+    reason = f"{reason} may wait for {absent}"
     last_calls = map(job.last_call, list(job.rank_ids)[:2])
     return undecided(reason, [f"collect the log of {collect}"], suspects=job.absent, context=last_calls)
 
