@@ -277,12 +277,17 @@ def test_a_test_of_one_rank_measures_no_link(busbw: str, expected: bool, read: R
 
 
 @pytest.mark.parametrize(
-    ("host", "gpu", "expected"),
-    [("a", "NVIDIA H100", True), ("b", "NVIDIA H100", False), ("a", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", False)],
+    ("host", "bus", "gpu", "expected"),
+    [
+        ("a", "0000:1b:00", "NVIDIA H100", True),
+        ("b", "0000:1b:00", "NVIDIA H100", False),
+        ("a", "0000:1b:00", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", False),
+        ("a", "0x01", "NVIDIA GH200 120GB", False),  # their domains differ, which older versions do not print
+    ],
 )
-def test_ranks_on_one_gpu_measure_no_link(host: str, gpu: str, expected: bool, read: Read) -> None:
+def test_ranks_on_one_gpu_measure_no_link(host: str, bus: str, gpu: str, expected: bool, read: Read) -> None:
     listed = [
-        f"#  Rank  {rank} Group  0 Pid  4188{rank} on          {name} device  0 [0000:1b:00] {gpu}"
+        f"#  Rank  {rank} Group  0 Pid  4188{rank} on          {name} device  0 [{bus}] {gpu}"
         for rank, name in enumerate(("a", host))
     ]
 

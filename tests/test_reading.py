@@ -198,10 +198,11 @@ def test_a_window_costs_the_same_whatever_the_length_of_the_file(tmp_path: Path)
     assert read[0] == read[1] < 600
 
 
-def test_windows_of_many_files_hold_no_more_than_those_of_some() -> None:
+def test_windows_of_many_files_hold_no_more_than_those_of_some_and_a_few_are_read_whole() -> None:
     few, many = ReadPolicy.of_windows(2048), ReadPolicy.of_windows(8192)
 
     assert few == ReadPolicy()._replace(calls=few.calls)
+    assert ReadPolicy.of_windows(1).small_file == 8 * ReadPolicy.of_windows(8).small_file > few.small_file
     assert 8192 * many.window == 2048 * few.window
 
 

@@ -272,6 +272,38 @@ def test_an_exception_that_wraps_another_one_tells_its_reason(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("announced", "reason"),
+    [
+        ("ValueError: no kernel can run this layer. Reasons:", "the GPU is older than what Marlin needs"),
+        ("grpc.aio.AioRpcError: <AioRpcError of RPC that terminated with:", "status = StatusCode.DEADLINE_EXCEEDED"),
+    ],
+)
+def test_a_message_that_announces_a_reason_is_told_with_the_next_line(
+    announced: str, reason: str, tmp_path: Path
+) -> None:
+    found = findings_of(tmp_path, f"{TRACEBACK}{announced}\n\t{reason}\n")
+
+    assert [title for title in found if "raised" in title] == [
+        f"a process raised {announced.rpartition('grpc.aio.')[2]} {reason}"
+    ]
+
+
+def test_a_traceback_that_is_cut_off_behind_an_ignored_exception_is_told(tmp_path: Path) -> None:
+    cut = TRACEBACK.rpartition("    raise")[0]
+    ignored = f"Exception ignored in: <function Loader.__del__ at 0x7f3a>\n{cut}AttributeError: no 'comm'\n"
+
+    found = findings_of(tmp_path, f"{ignored}{cut}")
+
+    assert [title for title in found if "no line that was read names it" in title]
+
+
+def test_memory_that_ran_out_is_that_of_the_gpu_though_no_amount_is_told(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, f"{TRACEBACK}RuntimeError: CUDA out of memory\n")
+
+    assert found["out of GPU memory"].detail.startswith("reported by PyTorch's allocator")
+
+
 @pytest.mark.parametrize("tag", ["", "[rank6]:", "[rank6]: ", "[default6]:"])
 @pytest.mark.parametrize("heading", ["in: <function Loader.__del__ at 0x7f3a>", "while calling deallocator <Loader>:"])
 def test_an_exception_that_python_ignored_ended_no_process(heading: str, tag: str, tmp_path: Path) -> None:

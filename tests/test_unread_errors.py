@@ -373,6 +373,10 @@ STATED = {
     "stack": (STACK, "warning", "process 41887 on 10.0.4.13: the stack of a C++ exception stands here", "", ""),
 }
 SILENT = {
+    "list of names": "# Crash faults\nSIGKILL:1:5:2     SIGKILL:0:5:2\nSEGFAULT:1:5:2    OS_ABORT:1:5:2\n",
+    "table": "| fault | ranks | found | notes |\n| SIGKILL | 2 | false | it describes a timeout, not the signal |\n",
+    "command": "srun -N 40 sh -c 'ps aux | grep python | xargs -I {} py-spy dump --pid {}' || echo \"failed\"\n",
+    "log of X": "[    21.123] (--) NVIDIA(GPU-0): CRT-0: disconnected\n",
     "counts": "found 0 errors\nerrors: 0\nthis is not an error, but may impair performance\n",
     "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
     "note of a library": "gpu-a012:41887:41990 [0] FLAGCX INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB\n",

@@ -11,6 +11,8 @@ from ncclforensics.inputs.lines import CHUNK
 WINDOW = 64 << 10  # bytes
 # What the windows of all files hold together, in bytes; where there are more files, each gets smaller windows.
 WINDOWS = 2 * 2048 * WINDOW
+# Bytes of files that are read whole, where there are few: windows of a log that many ranks write into show some of them.
+WHOLE_FILES = 4 << 20
 CALLS = 3_000_000  # of 0.6 GB of logs
 CALLS_OF_HANG = 1_000_000  # of which a hang is decided by the last ones
 SMALLEST_WINDOW = 16 << 10  # bytes; most often enough for the init of a rank
@@ -39,4 +41,5 @@ class ReadPolicy(NamedTuple):
     def of_windows(cls, files: int) -> ReadPolicy:
         """The policy for so many files: the more there are, the less is read at first of each."""
         window = min(max(WINDOWS // (2 * max(files, 1)), SMALLEST_WINDOW), WINDOW)
-        return cls(window=window, small_file=4 * window, sample=window // 2, calls=CALLS_OF_HANG)
+        small_file = max(4 * window, WHOLE_FILES // max(files, 1))
+        return cls(window=window, small_file=small_file, sample=window // 2, calls=CALLS_OF_HANG)

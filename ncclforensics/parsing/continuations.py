@@ -89,8 +89,10 @@ def _announced(rows: pl.DataFrame, matched: Matched, rest: pl.DataFrame) -> pl.D
 
 
 def _without_message(errors: pl.DataFrame) -> pl.DataFrame:
+    """Errors without a message, or with one that announces what the next line says."""
     is_open = (pl.col("form") == "error") & pl.col("exception").is_not_null()
-    is_open &= pl.col("message").is_null() if "message" in errors.columns else pl.lit(value=True)
+    if "message" in errors.columns:
+        is_open &= pl.col("message").cast(pl.String).str.strip_chars_end(" ").str.ends_with(":").fill_null(value=True)
     return errors.filter(is_open)
 
 

@@ -263,9 +263,13 @@ def _rounding(name: str) -> pl.Expr:
 
 
 def _shares_gpu() -> pl.Expr:
-    """Whether a rank's GPU is that of another rank; partitions of a GPU have its bus id, too."""
-    name, is_one = pl.col("gpu"), pl.struct("host", "device", "bus").is_duplicated()
-    return is_one & pl.col("host").is_not_null() & ~name.cast(pl.String).str.contains("MIG", literal=True)
+    """Whether a rank's GPU is that of another rank; partitions of a GPU have its bus id, too.
+
+    A bus without its domain ([0x01], up to 2.12) names no GPU: those of a GH200 or of an Azure VM differ in the domain.
+    """
+    name, is_one = pl.col("gpu").cast(pl.String), pl.struct("host", "device", "bus").is_duplicated()
+    has_domain = text_of("bus").str.contains(":", literal=True)
+    return is_one & has_domain & pl.col("host").is_not_null() & ~name.str.contains("MIG", literal=True)
 
 
 def _nranks() -> pl.Expr:

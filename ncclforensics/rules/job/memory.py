@@ -131,7 +131,8 @@ def oom_gpu(
 
 def _asked_for(rows: pl.DataFrame) -> str:
     """Say what the allocator was asked for, where all processes tell the same; each numbers the GPUs that it sees."""
-    return f"{rows['message'][0]}; " if rows["message"].n_unique() == 1 else ""
+    asked = rows["message"].unique()
+    return f"{asked[0]}; " if len(asked) == 1 and asked[0] else ""
 
 
 @rule(Category.OOM, Severity.ERROR, of=("cuda_error", "failure"), hang=True)

@@ -66,6 +66,7 @@ def stated_failure(
         return
     is_of_exception = (pl.col("kind") == Kind.CONSEQUENCE) & (pl.col("category") == Category.APPLICATION_ERROR)
     rows = rows.filter(~is_of_exception) if traceback_frame.height else rows  # a traceback says more
+    rows = rows.filter(~is_of_exception | is_of_exception.all().over("source"))  # so does what else is stated
     following = process_exit.filter(~pl.col("is_first"))
     rows = rows.join(following, on=PLACE, how="anti", maintain_order="left")
     ended = following.group_by("source").agg(ended=pl.col("line").min())

@@ -157,7 +157,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             message = f"{event}: {row['resource']} ran out on the node" if row["resource"] else event
             yield ExitReport(EXIT, row, "Kubernetes", message=message, worker=row["described"] or "")
         elif row["form"].startswith("kubernetes"):
-            pod, worker = row["pod"] or "", row["described"] or ""
+            pod, worker = row["pod"] or "", row["described"] or row["pod"] or ""
             yield ExitReport(HOST_MEMORY, row, "Kubernetes", signal=KILL, message=pod, worker=worker)
         elif row["form"] == "ray_node":
             message = f"Ray gave up node {row['ray_node'][:12]}, from which no heartbeat came"
@@ -322,7 +322,8 @@ def gpu_exception_report(row: Row, rank: int | None) -> ExitReport:
         on_gpu = f" on GPU {row['full_gpu']}" if row["full_gpu"] is not None else ""
         amount = bytes_text(int(row["wanted"])) if row["unit"] == "bytes" else f"{row['wanted'] or 0:g} {row['unit']}"
         wanted = f"{amount} were" if row["unit"] else f"a tensor of shape [{row['tensor_shape'] or ''}] was"
-        how, message = GPU_MEMORY, f"{wanted} asked for{on_gpu}"
+        is_bare = row["unit"] is None and row["tensor_shape"] is None
+        how, message = GPU_MEMORY, "" if is_bare else f"{wanted} asked for{on_gpu}"
     else:
         of_number = ERROR_NUMBERS.get(row["code"], "")
         how, message = GPU_ERROR, row["message"] or row["quoted"] or row["early_message"] or of_number

@@ -68,7 +68,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         .filter(
             (words != "")
             & ~words.str.contains(f"{part('_place_alone')}|{part('_goes_on')}")
-            & ((form == "level") | words.str.contains(" ", literal=True))  # a name alone states nothing
+            & ((form == "level") | words.str.contains(part("_two_words")))  # a name alone states nothing
             & ~(is_note | text_of("launcher_level").is_in(NOTE_LEVELS).fill_null(value=False))
             & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False))
         )
@@ -96,6 +96,8 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
 def _with_signs(stated: pl.DataFrame, form: pl.Expr) -> pl.DataFrame:
     """Add `is_signed`, and leave out what a person says in words alone, and values of records that quote no message.
 
+    Also left out are rows of tables, and commands that name a failure.
+
     A logger, a launcher, a name in front, an answer of the system, or a value shows that a program printed a line;
     words by which a person speaks leave open who wrote what holds a value.
     """
@@ -110,7 +112,8 @@ def _with_signs(stated: pl.DataFrame, form: pl.Expr) -> pl.DataFrame:
     is_like_a_person = words.str.contains(part("_of_a_person"))
     is_value = pl.col("printed").str.contains(part("_field"))
     is_value &= ~pl.col("printed").str.contains(part("_field_that_states"))
-    is_unprinted = is_value | (is_like_a_person & ~is_like_a_program)
+    is_unprinted = is_value | pl.col("printed").str.contains(part("_written"))
+    is_unprinted |= is_like_a_person & ~is_like_a_program
     return stated.filter(is_logged | ~is_unprinted).with_columns(
         is_signed=is_logged | (is_like_a_program & ~is_like_a_person)
     )
