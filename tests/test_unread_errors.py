@@ -373,6 +373,7 @@ STATED = {
     "stack": (STACK, "warning", "process 41887 on 10.0.4.13: the stack of a C++ exception stands here", "", ""),
 }
 SILENT = {
+    "count of none": "Successful requests:      64\nFailed requests:          0\n",
     "list of names": "# Crash faults\nSIGKILL:1:5:2     SIGKILL:0:5:2\nSEGFAULT:1:5:2    OS_ABORT:1:5:2\n",
     "table": "| fault | ranks | found | notes |\n| SIGKILL | 2 | false | it describes a timeout, not the signal |\n",
     "command": "srun -N 40 sh -c 'ps aux | grep python | xargs -I {} py-spy dump --pid {}' || echo \"failed\"\n",
