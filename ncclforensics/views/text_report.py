@@ -110,7 +110,8 @@ def leading_findings(jobs: list[Answer], findings: list[Finding]) -> list[Findin
     errors = [finding for finding in findings if finding.severity is Severity.ERROR and not finding.is_elsewhere]
     causes = [error for error in errors if error.role is Role.CAUSE and error.certainty != "possible"]
     if jobs and jobs[0].verdict == "no-hang":
-        return causes
+        own = {(line.source, line.line) for line in jobs[0].evidence_lines}  # such as what ended an earlier attempt
+        return [cause for cause in causes if not {(line.source, line.line) for line in cause.evidence} <= own]
     return [*causes, *(error for error in errors if error.certainty == "certain" and error not in causes)]
 
 
