@@ -11,7 +11,7 @@ from ncclforensics.inputs.lines import CHUNK
 WINDOW = 64 << 10  # bytes
 # What the windows of all files hold together, in bytes; where there are more files, each gets smaller windows.
 WINDOWS = 2 * 2048 * WINDOW
-# Bytes of files that are read whole, where there are few: windows of a log that many ranks write into show some of them.
+# Bytes of files that are read whole, where these are few: windows of a log of many ranks show some of them.
 WHOLE_FILES = 4 << 20
 CALLS = 3_000_000  # of 0.6 GB of logs
 CALLS_OF_HANG = 1_000_000  # of which a hang is decided by the last ones
