@@ -84,8 +84,8 @@ def app_traceback_cut(
     )
     of_ray = worker_end.filter(text_of("form").is_in(["ray_late", "ray_graph", "ray_error"]))
     # Raised ones of these are exits, and Python goes on after those that it ignored.
-    above = text_of("form").shift().over(PRINTER).eq_missing("traceback")
-    is_ignored = above & text_of("form").shift(2).over(PRINTER).eq_missing("ignored")
+    is_below_heading = text_of("form").shift().over(PRINTER).eq_missing("traceback")
+    is_ignored = is_below_heading & text_of("form").shift(2).over(PRINTER).eq_missing("ignored")
     of_others = text_of("form").is_in(["traceback", "named", "ignored"])
     raised = exception.sort("pos").filter(~(of_others | is_ignored))
     if raised.height or any(frame.height for frame in (*of_errors, of_ray)):
