@@ -10,7 +10,7 @@ from ncclforensics.diff import Difference, Kind, NotCompared, Side
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report
 from ncclforensics.report.questions import QUESTIONS
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity, places_of
 
 FINDINGS = "findings"
 NOTHING = "no such finding"
@@ -113,7 +113,7 @@ def _finding_side(findings: Iterable[Finding | None]) -> Side:
 
 def _could_show(other: Frames, own: Frames, finding: Finding) -> bool:
     """Whether the other run has lines of the same kinds as the evidence of this finding."""
-    places = {(line.source, line.line) for line in finding.evidence}
+    places = places_of(finding.evidence)
     questions = [
         question
         for question in QUESTIONS

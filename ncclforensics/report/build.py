@@ -23,7 +23,7 @@ from ncclforensics.report.next_steps import Command, commands, other_steps, spli
 from ncclforensics.report.run_view import RunView
 from ncclforensics.report.selection import Selection
 from ncclforensics.report.site_names import add_site_names
-from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Role, Severity
+from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Role, Severity, places_of
 from ncclforensics.rules.registry import Rule, select_rules
 from ncclforensics.rules.running import run_rules
 from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
@@ -241,7 +241,7 @@ def build_report(
     for finding in findings:
         is_shown = finding.job is not None or selection.shows(finding.ranks, finding.hosts, finding.communicator)
         (shown if is_shown else not_selected).append(finding)
-    cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
+    cited = places_of(line for finding in shown for line in finding.evidence)
     quotes = run.quote(cited)
     _quote_warnings(shown, quotes)
     is_about_hang = all(rule.hang for rule in rules)

@@ -13,7 +13,7 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import Row
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.selection import Selection
-from ncclforensics.rules.finding import Line
+from ncclforensics.rules.finding import Line, places_of
 
 LONGEST = 40  # characters of a list of ranks
 SHOWN = 4  # ranks of a longer list
@@ -89,7 +89,7 @@ class RunView:
 
     def cite(self, lines: Iterable[Line]) -> None:
         """Read the text of further lines."""
-        self.quotes |= self.run.quote({(line.source, line.line) for line in lines} - set(self.quotes))
+        self.quotes |= self.run.quote(places_of(lines) - set(self.quotes))
 
     def numbers(self, rank_ids: Iterable[int]) -> list[int]:
         """Return the sorted rank numbers of these rank_ids, without unknown ones."""

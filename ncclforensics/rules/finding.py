@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ncclforensics.data.names import CERTAINTIES, printable
 
@@ -82,6 +82,23 @@ class Line:
     def __post_init__(self) -> None:
         """Raise TypeError for a number that is null, so that it costs the rule alone and not the report."""
         index(self.source), index(self.line)
+
+
+class Placed(Protocol):
+    """What has the place of a line: a line of evidence, of a finding or of an answer."""
+
+    @property
+    def source(self) -> int:
+        """Number of the input."""
+
+    @property
+    def line(self) -> int:
+        """Number of the line in it."""
+
+
+def places_of(lines: Iterable[Placed]) -> set[tuple[int, int]]:
+    """Return the lines as numbers of sources and of lines, whatever their labels: to ask which of them others share."""
+    return {(line.source, line.line) for line in lines}
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from ncclforensics.analyses.verdict.vocabulary import Kind
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, is_own, own_place
 from ncclforensics.frames.protocol import Frames, call
 from ncclforensics.parsing.concurrency import DEFECTS
-from ncclforensics.rules.finding import Category, Finding, Known, Role, Severity, checked
+from ncclforensics.rules.finding import Category, Finding, Known, Role, Severity, checked, places_of
 from ncclforensics.rules.registry import RETURNED, WAITING, Rule, all_rules
 
 BESIDE = 10  # lines
@@ -139,28 +139,23 @@ def _nth(line: int) -> tuple[bool, int]:
 
 def _uncited(fallbacks: list[Finding], others: list[Finding]) -> list[Finding]:
     """Return the findings of fallback rules about lines that no other finding explains."""
-    explained = {
-        (line.source, line.line)
+    explained = places_of(
+        line
         for finding in others
         if finding.explains and finding.category is not Category.INCOMPLETE_EVIDENCE
         for line in finding.evidence
         if line.what not in (WAITING, RETURNED)
-    }
-    return [
-        finding
-        for finding in fallbacks
-        if not explained & {(line.source, line.line) for line in finding.about} or not finding.about
-    ]
+    )
+    return [finding for finding in fallbacks if not explained & places_of(finding.about) or not finding.about]
 
 
 def _answering(fallbacks: list[Finding], of_unasked: list[Finding]) -> list[Finding]:
     """Return the findings of rules that were not asked, on lines of which no other finding tells."""
-    asked_about = {(line.source, line.line) for finding in fallbacks for line in finding.about}
+    asked_about = places_of(line for finding in fallbacks for line in finding.about)
     return [
         finding
         for finding in of_unasked
-        if finding.severity is not Severity.INFO
-        and any((line.source, line.line) in asked_about for line in finding.evidence)
+        if finding.severity is not Severity.INFO and places_of(finding.evidence) & asked_about
     ]
 
 

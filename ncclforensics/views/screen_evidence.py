@@ -15,7 +15,7 @@ from ncclforensics.analyses.verdict.answer import LAST_WORDS
 from ncclforensics.inputs.lines import SHOWN
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import MARKERS, OWN_COUNT, condensed, cut, cut_middle
-from ncclforensics.rules.finding import Finding, Line
+from ncclforensics.rules.finding import Finding, Line, places_of
 from ncclforensics.rules.registry import RETURNED
 from ncclforensics.views.text_layout import indented, place_of, quoted, without_middle
 
@@ -56,7 +56,7 @@ def evidence(
         [*places[: cause is not None], *reasons[:1], *list(of_culprits.values())[: MOST_LINES - bool(reasons)]]
     )
     last_lines = set(report.run["process"].select("last_source", "last_line").iter_rows())
-    last_lines |= {(line.source, line.line) for found in findings for line in found.evidence if line.what == LAST_WORDS}
+    last_lines |= places_of(line for found in findings for line in found.evidence if line.what == LAST_WORDS)
     shown: dict[str, tuple[str, str]] = {}  # file and line -> who printed the line, and its text
     repeated: dict[str, tuple[str, str]] = {}  # the same for lines of a message that is shown
     messages: set[str] = set()

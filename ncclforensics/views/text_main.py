@@ -6,7 +6,7 @@ from ncclforensics.analyses.verdict.answer import Answer
 from ncclforensics.frames.step_order import LINES_OF_END
 from ncclforensics.report.build import Report
 from ncclforensics.report.without_job import health, reason_without_job
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity, places_of
 from ncclforensics.views.text_report import leading_findings
 from ncclforensics.views.text_times import is_outlived, lines_left
 from ncclforensics.views.text_unread import STATED_BY_PROGRAM
@@ -98,9 +98,7 @@ def repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
         return not finding.ranks or set(finding.ranks) <= set(cause.ranks)
     stated = report.finding_of(jobs[0]) if jobs else None
     if stated is not None and finding.role is not Role.CAUSE and finding.evidence:
-        return {(line.source, line.line) for line in finding.evidence} <= {
-            (line.source, line.line) for line in stated.evidence
-        }
+        return places_of(finding.evidence) <= places_of(stated.evidence)
     has_died = bool(jobs) and jobs[0].verdict == "rank-died" and finding.role is Role.CAUSE
     verdict = report.finding_of(jobs[0]) if has_died else None
     return verdict is not None and bool(finding.ranks) and set(finding.ranks) <= set(verdict.ranks)

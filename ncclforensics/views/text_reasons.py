@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 from ncclforensics.analyses.verdict.answer import Answer
-from ncclforensics.rules.finding import Finding, Role
+from ncclforensics.rules.finding import Finding, Role, places_of
 
 CLAUSE_END = "; "
 
@@ -14,7 +14,7 @@ def says_the_same(verdict: Finding, cause: Finding | None) -> bool:
     """Whether the reason of a verdict is its cause, or is told by it, as a line of both shows."""
     if cause is not None and verdict.role is Role.CONSEQUENCE:
         return True
-    lines = [{(line.source, line.line) for line in finding.evidence} for finding in (verdict, cause) if finding]
+    lines = [places_of(finding.evidence) for finding in (verdict, cause) if finding]
     return cause is not None and not lines[0].isdisjoint(lines[-1])
 
 

@@ -28,7 +28,7 @@ from ncclforensics.report.build import Report
 from ncclforensics.report.causes import Cause
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
-from ncclforensics.rules.finding import Finding, Role, Severity
+from ncclforensics.rules.finding import Finding, Role, Severity, places_of
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_considered import FEW, considered_table, unexplained_table
 from ncclforensics.views.text_coverage import coverage
@@ -110,8 +110,8 @@ def leading_findings(jobs: list[Answer], findings: list[Finding]) -> list[Findin
     errors = [finding for finding in findings if finding.severity is Severity.ERROR and not finding.is_elsewhere]
     causes = [error for error in errors if error.role is Role.CAUSE and error.certainty != "possible"]
     if jobs and jobs[0].verdict == "no-hang":
-        own = {(line.source, line.line) for line in jobs[0].evidence_lines}  # such as what ended an earlier attempt
-        return [cause for cause in causes if not {(line.source, line.line) for line in cause.evidence} <= own]
+        own = places_of(jobs[0].evidence_lines)  # such as what ended an earlier attempt
+        return [cause for cause in causes if not places_of(cause.evidence) <= own]
     return [*causes, *(error for error in errors if error.certainty == "certain" and error not in causes)]
 
 

@@ -14,7 +14,7 @@ from ncclforensics.data.failure_topics import TOPICS
 from ncclforensics.data.names import printable
 from ncclforensics.frames.columns import count_behind, text_of
 from ncclforensics.report.build import Report
-from ncclforensics.rules.finding import Finding, Line, Severity
+from ncclforensics.rules.finding import Finding, Line, Severity, places_of
 from ncclforensics.rules.job.stated_stands import PHASES
 from ncclforensics.views.text_layout import indented, place_of
 from ncclforensics.views.text_origin import host_of_prompt
@@ -109,7 +109,7 @@ def _uncited(report: Report) -> pl.DataFrame:
     weak = weak.filter(topic_of(pl.col("statement"), TOPICS).is_not_null())
     # The screen of a hang lists no notes.
     listed = [f for f in report.findings if not (report.is_about_hang and f.severity is Severity.INFO)]
-    cited = {(line.source, line.line) for found in listed for line in (*found.evidence, *found.about)}
+    cited = places_of(line for found in listed for line in (*found.evidence, *found.about))
     rows = pl.concat(
         [strong.with_columns(is_value=False), weak.with_columns(is_value=False), values.with_columns(is_value=True)]
     )

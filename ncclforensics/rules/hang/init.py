@@ -11,7 +11,7 @@ from ncclforensics.analyses.verdict.vocabulary import Detail
 from ncclforensics.data.names import ranks_text, some_of
 from ncclforensics.data.nccl_sources import is_top_file, set_up_at
 from ncclforensics.frames.columns import OWNER, printed_hosts
-from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity, places_of
 from ncclforensics.rules.registry import RETURNED, rule
 from ncclforensics.rules.shared.verdict_finding import answers_on, verdict_finding
 
@@ -67,7 +67,7 @@ def boot_init_refused(
                 finding.title += f"; {others} then lost the connection to another rank"
             quoted = [] if warned else _quoted_warnings(nccl_warning, finding)
             warned = warned or quoted
-            cited = {(line.source, line.line) for line in finding.evidence}
+            cited = places_of(finding.evidence)
             finding.evidence = [line for line in warned if (line.source, line.line) not in cited] + finding.evidence
             has_reason = bool(warned) or answer.detail != Detail.UNNAMED_FAULT
             has_failures = (

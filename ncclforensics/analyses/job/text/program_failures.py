@@ -67,7 +67,7 @@ def program_failure(unread_error: pl.DataFrame, source: pl.DataFrame) -> pl.Data
         .with_columns(topic=topic, is_warning=is_mild)
         .filter(
             (words != "")
-            & ~words.str.contains(f"{part('_place_alone')}|{part('_goes_on')}|{part('_counts_none')}")
+            & ~words.str.contains(f"{part('_place_alone')}|{part('_goes_on')}")
             & ((form == "level") | words.str.contains(part("_two_words")))  # a name alone states nothing
             & ~(is_note | text_of("launcher_level").is_in(NOTE_LEVELS).fill_null(value=False))
             & (~pl.col("is_warning") | pl.col("topic").is_in(OF_WARNINGS).fill_null(value=False))
