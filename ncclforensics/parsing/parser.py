@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import MATCHED, Dialect, fields
 from ncclforensics.grammar.patterns import FORM
 from ncclforensics.inputs.lines import REPEATS
-from ncclforensics.parsing.candidates import contains_prefix
+from ncclforensics.parsing.candidates import AS_WRITTEN, contains_prefix
 from ncclforensics.parsing.code_excerpts import without_code
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
@@ -25,9 +25,9 @@ from ncclforensics.parsing.templates import (
     CALL_TEMPLATE,
     EncodedRows,
     are_repeated,
-    cut_at_counter,
-    cut_where_lines_differ,
+    cut_once,
     distinct_rows,
+    shared_parts,
 )
 
 PLACE = ["source", "line"]
@@ -73,22 +73,17 @@ def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.
     """Parse the lines of the most frequent pattern, nearly all lines of a long log; return them and the other lines.
 
     A training loop prints the same calls again and again, and only a counter and the buffers in them differ. Every line
-    is cut at these, and the pattern is applied once to all lines whose other parts are the same: five times as fast as
-    applying it to every line. Where the buffers repeat as well, lines are cut at the counter alone, and only one of
-    those that are the same but for it is cut at its buffers.
+    is cut around these, or around the counter alone where the buffers repeat, and the pattern is applied to one of the
+    lines whose other parts are the same: five times as fast as applying it to every line.
     """
     shape, pattern, parts = dialect.candidates[0].shape, dialect.candidates[0].pattern, dialect.template
-    if is_repeated := are_repeated(rows, parts):
-        lines = cut_at_counter(rows, parts, is_open=pattern.is_open)
-        models, model = distinct_rows(lines, ["source", "left", "right"])
-        cut = cut_where_lines_differ(models.select(rows.columns), parts, is_open=pattern.is_open)
-    else:
-        cut = lines = cut_where_lines_differ(rows, parts, is_open=pattern.is_open)
+    lines = cut_once(rows, parts, is_open=pattern.is_open, at_counter=are_repeated(rows, parts))
+    models, model = distinct_rows(lines, ["source", "left", "right"])
+    cut = shared_parts(models.select("source", "line", "text"), parts)
     shared = [f"shared_{place}" for place in range(len(parts.shared))]
     first_lines, template = distinct_rows(cut, ["source", *shared])
     matched = first_lines.select(
-        fields(pl.col(name).cast(pl.String), regex).alias(name)
-        for name, regex in zip(shared, parts.shared, strict=True)
+        fields(pl.col(name), regex).alias(name) for name, regex in zip(shared, parts.shared, strict=True)
     )
     is_known = matched.select(
         pl.all_horizontal(pl.col(name).struct.field(MATCHED).is_not_null() for name in shared)
@@ -104,9 +99,8 @@ def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.
     typed = typed.select(column for column in typed if column.null_count() < column.len())
     templates = first_lines.select("source", "line").hstack(typed).filter(is_known)
     template = is_known.cum_sum().cast(pl.UInt32).zip_with(is_known, pl.Series([0], dtype=pl.UInt32)).gather(template)
-    if is_repeated:
-        of_models = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True).scatter(cut["row"], template)
-        template = of_models.gather(model)
+    of_models = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True).scatter(cut["row"], template)
+    template = of_models.gather(model)
     if not (is_like := template > 0).all():
         lines, template = lines.filter(is_like), template.filter(is_like)
     counter = shape.columns[dialect.counter].cast(pl.col("counter")).alias(dialect.counter)
@@ -243,7 +237,7 @@ def _speakers(rows: pl.DataFrame, templates: pl.DataFrame | None = None) -> pl.D
     known = rows if templates is None else templates
     owner_columns = [name for name in ("source", "host", "pid") if name in known.columns]
     owners, owner = distinct_rows(known.select(owner_columns), owner_columns)
-    place = (owner if templates is None else owner.gather(rows[CALL_TEMPLATE])).cast(pl.Int64)
+    place = (pl.lit(owner) if templates is None else pl.lit(owner).gather(CALL_TEMPLATE)).cast(pl.Int64)
     extra: dict[str, pl.Expr] = {}
     if "launcher_rank" in rows.columns:
         extra["launcher_ranks"] = pl.col("launcher_rank").drop_nulls().unique()
@@ -253,18 +247,18 @@ def _speakers(rows: pl.DataFrame, templates: pl.DataFrame | None = None) -> pl.D
     if "is_unrecognised" in rows.columns:
         extra["ends_unread"] = pl.col("is_unrecognised").get(pl.col("line").arg_max())
     count = pl.len() + pl.col(REPEATS).sum() if REPEATS in rows.columns else pl.len()
-    stretch = (2 * place + (rows["line"] < 0)).alias("stretch")
-    if stretch.is_sorted():  # most often; grouping sorted values needs no hashing, which takes twenty times as long
-        stretch = stretch.set_sorted()
-    stretches = (
-        rows.with_columns(stretch)
+    missing = SPEAKER.keys() - {*owner_columns, "lines", "line", "last", *extra}
+    owner_of_stretch = {name: pl.lit(owners[name]).gather(pl.col("stretch") // 2) for name in owner_columns}
+    return (
+        rows.lazy()
+        .with_columns(stretch=2 * place + (pl.col("line") < 0))
         .group_by("stretch")
         .agg(lines=count, line=pl.col("line").min(), last=pl.col("line").max(), **extra)
+        .with_columns(**owner_of_stretch, **{name: _DEFAULTS.get(name, pl.lit(None)) for name in missing})
+        .filter(pl.col("host").is_not_null())
+        .select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
+        .collect(optimizations=AS_WRITTEN)
     )
-    owned = stretches.hstack(owners[stretches["stretch"] // 2])
-    missing = {name: _DEFAULTS.get(name, pl.lit(None)) for name in SPEAKER if name not in owned.columns}
-    owned = owned.with_columns(**missing).filter(pl.col("host").is_not_null())
-    return owned.select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
 
 
 _DEFAULTS = {

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ncclforensics.grammar.template import Template
+from ncclforensics.parsing.candidates import AS_WRITTEN
 
 CALL_TEMPLATE = "call_template"  # the column of occurrences that holds the row number of their template
 SAMPLE = 1_000  # lines at least that are compared but for their counter
@@ -78,45 +79,53 @@ def are_repeated(rows: pl.DataFrame, parts: Template) -> bool:
     return rests.n_unique() * OFTEN < len(rests)
 
 
-def cut_at_counter(rows: pl.DataFrame, parts: Template, *, is_open: bool) -> pl.DataFrame:
-    """The lines that may match, cut around the counter: columns `left`, `counter`, `right`."""
-    text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
-    found = rows.with_row_index("row").with_columns(
-        start=text.str.find(parts.starts[0], literal=True) + len(parts.starts[0].encode()),
-        stop=text.str.find(parts.counter_stop, literal=True),
-    )
-    found = _filter(found, (start < stop) & ~pl.col("cut") if is_open else start < stop)
+def cut_once(rows: pl.DataFrame, parts: Template, *, is_open: bool, at_counter: bool) -> pl.DataFrame:
+    """The lines that may match, cut around the counter alone or with the buffers behind it.
+
+    Columns `left`, `counter`, `right`.
+    """
+    own, following = (parts.counter, parts.counter_stop) if at_counter else (parts.own[0], parts.stops[0])
+    text, start, stop, differs = pl.col("text"), pl.col("start"), pl.col("stop"), pl.col("counter")
     data = text.cast(pl.Binary).bin
-    number = data.slice(start, stop - start).cast(pl.String, strict=False)
-    found = found.with_columns(left=data.head(start), counter=number, right=data.slice(stop))
-    return _filter(found, pl.col("counter").str.contains(parts.counter))
+    found = (
+        rows.lazy()
+        .with_row_index("row")
+        .with_columns(
+            start=text.str.find(parts.starts[0], literal=True) + len(parts.starts[0].encode()),
+            stop=text.str.find(following, literal=True),
+        )
+        .filter((start < stop) & ~pl.col("cut") if is_open else start < stop)
+        .with_columns(
+            left=data.head(start),
+            counter=data.slice(start, stop - start).cast(pl.String, strict=False),
+            right=data.slice(stop),
+        )
+        .filter(differs.str.contains(own))
+    )
+    if not at_counter:
+        end = differs.str.find(parts.counter_stop, literal=True)
+        found = found.with_columns(counter=differs.cast(pl.Binary).bin.head(end).cast(pl.String))
+    return found.collect(optimizations=AS_WRITTEN)
 
 
-def cut_where_lines_differ(rows: pl.DataFrame, parts: Template, *, is_open: bool) -> pl.DataFrame:
-    """The lines that may match, cut into parts: columns `shared_0`, `shared_1` …, and `counter`."""
+def shared_parts(rows: pl.DataFrame, parts: Template) -> pl.DataFrame:
+    """The lines that may match, cut into the parts `shared_0`, `shared_1` … between those that differ in each line."""
     text = pl.col("text")
-    found = rows.with_row_index("row")
+    found = rows.lazy().with_row_index("row")
     edges = []  # positions in bytes: where each own part begins, and where it ends
     for place, (before, following) in enumerate(zip(parts.starts, parts.stops, strict=True)):
         start, stop = f"start_{place}", f"stop_{place}"
         end = text.str.find(following, literal=True) if following else text.str.len_bytes()
-        found = found.with_columns((text.str.find(before, literal=True) + len(before.encode())).alias(start))
-        found = _filter(found, pl.col(start).is_not_null()).with_columns(end.alias(stop))
+        found = found.with_columns(
+            (text.str.find(before, literal=True) + len(before.encode())).alias(start), end.alias(stop)
+        )
         edges += [pl.col(start), pl.col(stop)]
-    in_order = [before <= after for before, after in pairwise(edges)]
-    found = _filter(found, pl.all_horizontal(*in_order, ~pl.col("cut")) if is_open else pl.all_horizontal(in_order))
     data = text.cast(pl.Binary).bin
-    bounds = [pl.lit(0), *edges]
-    pieces = [data.slice(start, stop - start) for start, stop in pairwise(bounds)]
+    pieces = [
+        data.slice(start, stop - start).cast(pl.String, strict=False) for start, stop in pairwise([pl.lit(0), *edges])
+    ]
     shared = {f"shared_{place}": piece for place, piece in enumerate(pieces[::2])}
-    own = {f"own_{place}": piece.cast(pl.String, strict=False) for place, piece in enumerate(pieces[1::2])}
-    found = found.with_columns(**shared, **own)
-    is_own = [pl.col(name).str.contains(regex) for name, regex in zip(own, parts.own, strict=True)]
-    counter = pl.col("own_0").str.head(pl.col("own_0").str.find(parts.counter_stop, literal=True))
-    return _filter(found, pl.all_horizontal(is_own)).with_columns(counter=counter)
-
-
-def _filter(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
-    """Filter rows; if all of them stay, return them as they are, because an all-true filter would still copy."""
-    is_wanted = rows.select(condition).to_series()
-    return rows if is_wanted.all(ignore_nulls=False) else rows.filter(is_wanted)
+    is_own = [piece.str.contains(regex) for piece, regex in zip(pieces[1::2], parts.own, strict=True)]
+    in_order = [before <= after for before, after in pairwise(edges)]
+    found = found.filter(pl.all_horizontal(in_order)).filter(pl.all_horizontal(is_own)).with_columns(**shared)
+    return found.collect(optimizations=AS_WRITTEN)

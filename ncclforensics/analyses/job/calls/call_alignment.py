@@ -60,7 +60,8 @@ def call_gap(
     """
     keys = pl.concat([logged_divergence["key"], uneven_key["key"]]).unique()
     first = first_kept(logged_call, source)
-    partly_read = logged_call.filter("in_tail")["key"].unique()  # there, places are taken from the counter
+    # There, places are taken from the counter.
+    partly_read = logged_call.select(pl.col("key").filter("in_tail").unique()).to_series()
     partly_read = partly_read.filter(~partly_read.is_in(first["key"].implode()))
     keys = keys.filter(~keys.is_in(partly_read.implode()))
     if keys.is_empty():
@@ -112,14 +113,18 @@ def call_gap(
         for start in (first_of[row["key"]],)
     ]
     found = pl.DataFrame(placed, schema=columns_of(Gap))
-    is_explained = pl.col("key").is_in(pl.concat([found["key"], logged_divergence["key"]]).unique().implode())
-    lost = _lost_by_order(logged_call, member).filter(pl.col("key").is_in(keys.implode()) & ~is_explained)
+    explained = pl.concat([found["key"], logged_divergence["key"]])
+    lost = _lost_by_order(logged_call, member, keys.filter(~keys.is_in(explained.unique().implode())))
     return pl.concat([found, lost])
 
 
-def _lost_by_order(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Gaps that only the calls on other communicators show; columns as of Gap."""
-    lost = lost_lines(recent_collectives(calls, member), member)
+def _lost_by_order(calls: pl.DataFrame, member: pl.DataFrame, keys: pl.Series) -> pl.DataFrame:
+    """Gaps on these communicators that only the calls of their ranks on others show; columns as of Gap."""
+    is_of_keys = member["key"].is_in(keys.implode())
+    is_compared = member["rank_id"].is_in(member["rank_id"].filter(is_of_keys).unique().implode())
+    if not is_compared.all():
+        calls = calls.filter(is_compared.gather(calls["member"]))
+    lost = lost_lines(recent_collectives(calls, member), member).filter(pl.col("key").is_in(keys.implode()))
     later, place = pl.col("end") - pl.col("first") + 1, pl.col("first") + pl.col("lost")
     lost = lost.with_columns(nth=place, missing="lost", later=later, is_lost=pl.lit(True))
     return lost.select(pl.col(name).cast(dtype) for name, dtype in columns_of(Gap).items())

@@ -40,13 +40,15 @@ def counter_jump(
     its ends only, or calls were counted and not kept, the counter jumps over these; that is no such place.
     """
     keys = pl.concat([logged_divergence["key"], uneven_key["key"], uneven_lines["key"]]).unique().implode()
-    calls = logged_call.filter(pl.col("key").is_in(keys))
-    calls = calls.with_columns(opcount_of(calls, call_counter)).filter(pl.col("opcount").is_not_null())
-    window = ["member", "in_tail", "counted_pos"]
+    calls = logged_call.with_columns(opcount_of(logged_call, call_counter))
+    calls = calls.filter(pl.col("key").is_in(keys) & pl.col("opcount").is_not_null())
     counted = attributed(calls_between, member).select("member", counted_pos="pos").sort("counted_pos")
-    calls = calls.sort("pos").join_asof(
-        counted, left_on="pos", right_on="counted_pos", by="member", coalesce=False, check_sortedness=False
-    )
+    window = ["member", "in_tail"]
+    if counted.height:
+        window.append("counted_pos")
+        calls = calls.sort("pos").join_asof(
+            counted, left_on="pos", right_on="counted_pos", by="member", coalesce=False, check_sortedness=False
+        )
     opcount = pl.col("opcount")
     is_uneven = opcount.max() - opcount.min() >= opcount.n_unique()
     jumping = calls.group_by(window).agg(pl.col("key").first(), is_uneven=is_uneven).filter("is_uneven")

@@ -27,7 +27,7 @@ LOST_LINES = {
 
 def recent_collectives(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """The last collectives of communicators, RECENT of those that all members made; none before unread ones."""
-    of_member = calls.filter(pl.col("nth").is_not_null()).group_by("key", "member").agg(end=pl.col("nth").max())
+    of_member = calls.group_by("member").agg(pl.col("key").first(), end=pl.col("nth").max()).drop_nulls("end")
     recent = of_member.with_columns(start=pl.col("end").min().over("key") - RECENT)
     start = pl.repeat(0, member.height, dtype=pl.Int32, eager=True).scatter(recent["member"], recent["start"])
     recent_calls = calls.filter((pl.col("nth") >= start.gather(calls["member"])).fill_null(False))
@@ -43,9 +43,10 @@ def lost_lines(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     their calls have other numbers.
     """
     calls = calls.filter(member["line"].is_not_null().gather(calls["member"]))
-    ends = calls.group_by("key", "member", "rank_id").agg(
-        end=pl.col("nth").max(), start=pl.col("nth").min(), start_pos=pl.col("pos").min()
-    )
+    ends = calls.group_by("member").agg(
+        pl.col("key", "rank_id").first(),
+        end=pl.col("nth").max(), start=pl.col("nth").min(), start_pos=pl.col("pos").min(),
+    )  # fmt: skip
     ends = ends.with_columns(
         most=pl.col("end").max().over("key"),
         shown=pl.col("start").max().over("key") + 1,  # from here on, all members show what they called before

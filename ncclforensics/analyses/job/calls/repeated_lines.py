@@ -43,11 +43,13 @@ def repeated_call(
     Only ranks of communicators whose members differ, or show unequal numbers of calls, are looked at.
     """
     keys = pl.concat([logged_divergence["key"], uneven_key["key"], uneven_lines["key"]]).unique().implode()
-    partly_read = logged_call.filter("in_tail")["rank_id"].unique().implode()
-    rank_ids = logged_call.filter(pl.col("key").is_in(keys) & ~pl.col("rank_id").is_in(partly_read))["rank_id"].unique()
+    rank_id = pl.col("rank_id")
+    partly_read = logged_call.select(rank_id.filter("in_tail").unique()).to_series().implode()
+    is_uneven = pl.col("key").is_in(keys) & ~rank_id.is_in(partly_read)
+    rank_ids = logged_call.select(rank_id.filter(is_uneven).unique()).to_series()
     calls = logged_call.select("rank_id", "key", "member", "call_line", "pos", opcount_of(logged_call, call_counter))
     # Without a counter are lines that print none, and those whose counter is beyond 63 bits.
-    is_compared = pl.col("rank_id").is_in(rank_ids.implode()) & pl.col("opcount").is_not_null()
+    is_compared = rank_id.is_in(rank_ids.implode()) & pl.col("opcount").is_not_null()
     has_copies = bool((line_fault["kind"] == DOUBLED).any())
     is_counter = count_every_call(releases(version["version"]))
     compared = calls.filter(is_compared) if has_copies or is_counter else calls.clear()
@@ -57,7 +59,7 @@ def repeated_call(
     if doubled.height:
         calls = calls.join(doubled, on="pos", how="anti", maintain_order="left")
     back = _ranks_that_count_back(part.filter(is_compared) for part in calls.iter_slices(SLICE_ROWS))
-    odd = calls.filter(is_compared & pl.col("rank_id").is_in(back.implode())) if back.len() else calls.clear()
+    odd = calls.filter(is_compared & rank_id.is_in(back.implode())) if back.len() else calls.clear()
     rows = [row for calls_of_rank in odd.partition_by("rank_id") for row in _repeated_of(calls_of_rank)]
     return pl.concat([doubled, pl.DataFrame(rows, schema=REPEATED_CALL, orient="row")])
 
@@ -81,7 +83,7 @@ def _next_to_each_other(calls: pl.DataFrame) -> pl.DataFrame:
 
     A program that makes equal calls again and again prints more of these than a collector delivers twice.
     """
-    found = calls.sort("pos")
+    found = calls if calls["pos"].is_sorted() else calls.sort("pos")  # most often in order, and sorting copies them
     is_equal = pl.all_horizontal(pl.col(name).diff() == 0 for name in ("member", "call_line", "opcount"))
     found = found.with_columns(is_copy=(is_equal & (pl.col("pos").diff() == 1)).fill_null(False))
     found = found.filter("is_copy", pl.col("is_copy").mean().over("rank_id") < MOST_DOUBLED)
