@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.views.text_screen import screen
@@ -194,3 +196,34 @@ def test_what_ended_before_later_steps_is_no_end_of_this_training(tmp_path: Path
     assert [report.run["process_exit"]["is_final"].to_list() for report in (killed, goes_on)] == [[True], [False]]
     assert {finding.severity for finding in goes_on.findings} == {"info"}
     assert [report.run["stack_dump"].height for report in (interrupted, again)] == [1, 0]
+
+
+LEFT = "resource_tracker: There appear to be 1 leaked semaphore objects to clean up at shutdown"
+TRACKER = [
+    f"/usr/lib/python3.12/multiprocessing/resource_tracker.py:279: UserWarning: {LEFT}",
+    "  warnings.warn('resource_tracker: There appear to be %d '",
+]
+LOADING = "[2026-03-02 11:05:23] Load weight begin. avail mem=97.74 GB"
+UNEXPLAINED = "app-ended-unexplained"
+
+
+def test_a_program_that_python_cleaned_up_behind_has_ended_and_nobody_is_asked_for_its_stacks(tmp_path: Path) -> None:
+    report = reported(tmp_path, LOADING, *TRACKER)
+    assert [(f.rule, f.certainty, [line.line for line in f.evidence]) for f in report.findings] == [
+        (UNEXPLAINED, "certain", [2, 3])
+    ]
+    assert "py-spy" not in first_screen(report)
+    assert "py-spy" in first_screen(reported(tmp_path, LOADING))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([*TRACKER, "srun: error: gpu-a012: task 3: Killed"], id="a launcher tells how"),
+        pytest.param(["ValueError: tokenizer file not found", *TRACKER], id="an exception tells why"),
+        pytest.param([*TRACKER, *[f"step {n}: loss 2.{n}, 0.41 s" for n in range(9)]], id="steps stand behind it"),
+        pytest.param([*TRACKER, *[f"line {n} of another program" for n in range(900)]], id="its file goes on"),
+    ],
+)
+def test_an_end_that_is_explained_or_of_an_earlier_program_is_not_told(tmp_path: Path, lines: list[str]) -> None:
+    assert UNEXPLAINED not in {finding.rule for finding in reported(tmp_path, LOADING, *lines).findings}

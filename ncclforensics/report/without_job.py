@@ -36,7 +36,8 @@ from ncclforensics.report.failed_ranks import ended_by_themselves
 from ncclforensics.rules.finding import Finding, Role, Severity
 
 BENCHMARKS, TRACES = "nccl-tests", "profiler-trace"  # kinds of files
-ENDS_OF_JOBS = ("elastic_failure", "job_end")  # frames of what launchers and schedulers say when a job ends
+# Frames of what launchers, schedulers and Python say when a job or a program ends.
+ENDS_OF_JOBS = ("elastic_failure", "job_end", "abandoned_object")
 VERDICTS = "job_diagnosis"  # the frame that holds what is known of each job
 MOST_PATHS = 4  # in a command
 AGENTS_WAIT = "in a rendezvous, where it stands until those of enough nodes have come"

@@ -8,7 +8,8 @@ import polars as pl
 
 from ncclforensics.analyses.job.ends.failure_events import AFTER, CONNECTION_FORMS, LOST
 from ncclforensics.data.names import some_of
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import count_behind, text_of
+from ncclforensics.frames.step_order import LINES_OF_END, without_steps_behind
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
@@ -218,6 +219,40 @@ def init_call_failed(
             finding.role = Role.CAUSE
         _name_hosts_of_ends(finding, process_exit)
         yield finding
+
+
+@rule(
+    Category.APPLICATION_ERROR, Severity.INFO, of=("abandoned_object",), hang=True, role=Role.CONSEQUENCE,
+    last=True, of_failures=True,
+)  # fmt: skip
+def app_ended_unexplained(
+    abandoned_object: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    server_stopped: pl.DataFrame,
+    training_step: pl.DataFrame,
+    source: pl.DataFrame,
+) -> Iterator[Finding]:
+    """A program of Python has ended with all processes that it had started, and no line that was read says why.
+
+    Means: Python's resource tracker, a process of its own, names objects such as semaphores that they left behind. It
+    does so once the last of them has ended: whatever the program was in, it does not stand there any more. Programs
+    that were killed leave such objects, and so do some that end by themselves.
+    Not when: another line tells how a process ended; a server was asked to stop; steps were made behind the line, or
+    its file goes on for hundreds of lines: another program runs then. Of several ranks in one file, others may run.
+    Do: look for the exit code that its launcher, its container or its scheduler reports, and on its host for a process
+    that the kernel killed (dmesg -T).
+    Sources: Python, Lib/multiprocessing/resource_tracker.py (main).
+    """
+    if process_exit.height or server_stopped.height:
+        return
+    placed = without_steps_behind(abandoned_object, training_step).join(source.select("source", "lines"), on="source")
+    for _, rows in placed.filter(count_behind() <= LINES_OF_END).group_by("source", maintain_order=True):
+        yield Finding(
+            "a program of Python ended with the processes that it had started, and no line that was read says why",
+            "its resource tracker printed the cited line, which it does once all of them have ended",
+            "certain",
+            evidence=evidence_lines(rows.tail(2)),
+        )
 
 
 def _name_hosts_of_ends(finding: Finding, process_exit: pl.DataFrame) -> None:
