@@ -370,3 +370,36 @@ def test_a_stack_that_a_process_prints_as_it_aborts_shows_none_that_stands_still
     )
     assert titles(report)[0].endswith("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED")
     assert not any("stands in" in verdict.reason for verdict in report.verdicts)
+
+
+KILLED_SERVER = "./serve.sh: line 1: 23287 Killed                  python -m sglang.launch_server --tp-size=4"
+CRASHED = "Caught signal 11 (Segmentation fault: address not mapped to object at address 0x3)"
+OF_CRASH = " 2 0x0000000000049b8a addProxyOpIfNeeded()  /build/nccl/src/enqueue.cc:180"
+
+
+def test_a_server_that_the_shell_names_as_killed_ended_with_what_failed_closely_above(tmp_path: Path) -> None:
+    raised = ["Traceback (most recent call last):", EVENT_LOOP, "TypeError: begin_forward() misses an argument"]
+    assert titles(reported(tmp_path, *raised, KILLED_SERVER)) == [
+        "a process raised TypeError: begin_forward() misses an argument"
+    ]
+    far = [f"line {number} of something else" for number in range(40)]
+    assert any("SIGKILL" in title for title in titles(reported(tmp_path, *raised, *far, KILLED_SERVER)))
+
+
+def test_a_kill_that_a_shell_reports_behind_a_crash_follows_from_it_and_one_above_does_not(tmp_path: Path) -> None:
+    crash = "a process crashed with SIGSEGV inside libnccl (addProxyOpIfNeeded)"
+    lost = ["RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:7"]
+    behind = titles(reported(tmp_path, CRASHED, OF_CRASH, *lost * 30, "Killed"))
+    assert behind[0] == crash
+    assert not [title for title in behind if "SIGKILL" in title]
+    assert any("SIGKILL" in title for title in titles(reported(tmp_path, KILLED_SERVER, *lost, CRASHED, OF_CRASH)))
+    # One that was killed for want of memory closes its connections, and the shell tells of it later.
+    assert any("SIGKILL" in title for title in titles(reported(tmp_path, *lost, KILLED_SERVER)))
+
+
+def test_a_socket_of_zeromq_that_its_own_process_closed_tells_no_cause(tmp_path: Path) -> None:
+    closed = ["Traceback (most recent call last):", EVENT_LOOP, "zmq.error.ZMQError: Operation not supported"]
+    (finding,) = reported(tmp_path, *closed).findings
+    assert (finding.role, finding.severity) == ("consequence", "warning")
+    raised = ["Traceback (most recent call last):", EVENT_LOOP, "RuntimeError: Error Internal"]
+    assert titles(reported(tmp_path, *raised, *closed, *closed))[0] == "a process raised RuntimeError: Error Internal"

@@ -110,6 +110,7 @@ SECOND_HAND_CLASSES = frozenset(
         "RendezvousTimeout",
         "RendezvousClosed",
         "AsyncEngineDead",
+        "MQEngineDead",
         "Actor",  # of Monarch
         "Supervision",
     ]
@@ -122,6 +123,7 @@ SECOND_HAND_MEANINGS = {
     "RendezvousConnectionError": "the agent that serves torchrun's rendezvous ended, or could not be reached",
     "EngineDeadError": "the engine core of vLLM had ended",
     "AsyncEngineDeadError": "the engine of vLLM had ended",
+    "MQEngineDeadError": "the engine process of vLLM had ended",
 }
 # Beginnings of names of programs that run ranks: that one of these failed is passed on. Others fail by themselves, such
 # as the compiler of an extension, and ssh to a host.
@@ -147,6 +149,7 @@ SECOND_HAND_MESSAGES = (
     "Connection closed by peer",
     "Broken pipe",
     "handle is closed",  # a pipe of multiprocessing, whose process ends
+    "Operation not supported",  # of ZeroMQ: the process closed this socket itself (pyzmq, _future.py)
     *("Engine core initializ", "WorkerProc initializ"),  # behind these words of vLLM the text is often cut
     "Engine process failed to start",
     "Worker failed with error",

@@ -359,7 +359,7 @@ def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
         seconds = stuck["seconds"].max()
         time = "its monitor heard nothing of it" if seconds is None else f"no progress for {seconds!r} seconds"
         title = f"the {_watchdogs(ranks)} of {ranks_text(ranks) or 'a rank'} {'are' if ranks[1:] else 'is'} stuck"
-        detail = f"{time}: it waits for CUDA, NCCL or Python's lock"
+        detail = f"{time}: waiting for CUDA, NCCL or Python's lock"
         yield Finding(title, detail, "likely", ranks=ranks, evidence=_lines(stuck))
 
 

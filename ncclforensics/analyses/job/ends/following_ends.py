@@ -141,6 +141,7 @@ def mark_consequences(
     interrupted = _positions(interrupts, "source")
     killed = _positions(shut_down, "source")
     raised_at = {(report.row["source"], report.last_line or report.row["line"]) for report in exceptions}
+    crashed_at = [(report.row["source"], report.row["pos"]) for report in reports if report.signal in CRASHES]
     passing_on_ranks = {report.rank for report in exceptions} | victim_ranks | raising
     first = min((report for report in reports if report.time), key=lambda report: report.time, default=None)
     for report in reports:
@@ -150,10 +151,11 @@ def mark_consequences(
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
         if report.signal == KILL and report.reporter != KERNEL:
             report.follows |= _is_soon_behind(killed[report.row["source"],], report.row["pos"])
-        if report.signal == KILL and report.reporter == SHELL and not is_named(report):
+        if report.signal == KILL and report.reporter == SHELL and report.rank is None:
             # The kernel kills without a word; a program that ends all of its processes prints first what failed.
-            above = range(report.row["line"] - LINES_OF_MESSAGE, report.row["line"])
-            report.follows |= any((report.row["source"], line) in raised_at for line in above)
+            source, end = report.row["source"], report.row["line"]
+            report.follows |= any((source, line) in raised_at for line in range(end - LINES_OF_MESSAGE, end))
+            report.follows |= any(of == source and pos < report.row["pos"] for of, pos in crashed_at)
         is_asked = report.signal in REQUESTED_ENDS and not report.is_unasked
         if is_asked or (first is not None and is_killed_by_launcher(report, first)):
             report.follows = True
