@@ -377,6 +377,7 @@ SILENT = {
     "list of names": "# Crash faults\nSIGKILL:1:5:2     SIGKILL:0:5:2\nSEGFAULT:1:5:2    OS_ABORT:1:5:2\n",
     "table": "| fault | ranks | found | notes |\n| SIGKILL | 2 | false | it describes a timeout, not the signal |\n",
     "command": "srun -N 40 sh -c 'ps aux | grep python | xargs -I {} py-spy dump --pid {}' || echo \"failed\"\n",
+    "variables of levels": "NCCL_IB_HCA=mlx5_3:1 NCCL_DEBUG=WARN python -m app\nUCX_LOG_LEVEL=ERROR ucx_info -d\n",
     "log of X": "[    21.123] (--) NVIDIA(GPU-0): CRT-0: disconnected\n",
     "counts": "found 0 errors\nerrors: 0\nthis is not an error, but may impair performance\n",
     "warning": "2026-03-02 11:04:57 WARNING could not read the cache, which failed to load\n",
